@@ -103,6 +103,37 @@ def test_two_queries_that_share_a_function_for_foreach_batch_make_claims_of_thei
     assert committer.claims == {"old": None, "new": 1}
 
 
+@pytest.mark.parametrize(
+    ("number", "known"), [(0, {OWNER: Entry(OWNER, 0, owner="q")}), (7, {})], ids=["claimed before", "lost ledger"]
+)
+def test_a_query_makes_one_claim_and_none_where_its_ledger_is_lost(sink: Toy, number: int, known: dict[str, Entry]) -> None:
+    class Unclaimed(Claims):
+        def queries(self) -> frozenset[str]:
+            return frozenset()
+
+    restored = Toy.of({"onLostLedger": "notWritten"})
+    vars(restored).update(root=sink.root, recorder=sink.recorder)
+    commit = Commit(restored)
+    commit.committer = committer = Unclaimed()
+    committer.known = known
+    assert commit.begin(batch(number)) is Verdict.WRITE
+    commit.commit_frame(object(), batch(number))
+    assert committer.claims == {"q": None}
+
+
+@pytest.mark.parametrize("owner", [{}, {OWNER: Entry(OWNER, 4)}], ids=["no claim", "a claim without a name"])
+def test_a_sink_without_a_named_owner_belongs_to_the_queries_of_its_batches(sink: Toy, owner: dict[str, Entry]) -> None:
+    class Nameless(Claims):
+        def queries(self) -> frozenset[str]:
+            return frozenset(self.known)
+
+    commit = Commit(sink)
+    commit.committer = committer = Nameless()
+    committer.known = {"old": Entry("old", 6), **owner}
+    with pytest.raises(CommitRefused, match="belongs to query old;"):
+        commit.begin(batch(0, "new"))
+
+
 def batch(number: int, query: str = "q") -> Batch:
     return Batch("toy", query, number)
 

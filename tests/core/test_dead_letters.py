@@ -116,6 +116,7 @@ class TestSink:
         late.decide(batch, [late.stage(batch, letter_file("y"))])
         other.recover(lambda query: 3)
         assert [row["record"] for row in read(tmp_path)] == [b"x"]
+        assert not list(tmp_path.glob(".connectors/*/ready/*/*")), "each start reads what is there"
         other.recover(lambda query: 3)
 
     def test_a_batch_without_letters_asks_the_storage_once_when_it_is_published(self, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 from pathlib import Path
@@ -24,7 +25,7 @@ from connectors.core.ledger import (
     is_stream,
     once_query,
 )
-from connectors.storage.base import Item
+from connectors.storage.base import Content, Item
 from connectors.storage.local import LocalStorage
 
 WRITE, SKIP, RECORD_ONLY = Verdict.WRITE, Verdict.SKIP, Verdict.RECORD_ONLY
@@ -207,6 +208,45 @@ def test_what_is_not_published_is_kept_however_old(ledger: FileLedger) -> None:
     for batch in range(1, HISTORY + 30):
         publish(ledger, Q, batch)
     assert [entry.batch for entry in ledger.unpublished()] == [0]
+
+
+class Crash(Exception):
+    pass
+
+
+class Crashing(LocalStorage):
+    """Its process dies when it has put ``lifetime`` files."""
+
+    lifetime = 0
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        if not self.lifetime:
+            raise Crash
+        self.lifetime -= 1
+        return super().put_if_absent(name, content)
+
+
+@pytest.mark.parametrize("lifetime", [0, 1, 2])
+def test_a_batch_that_a_dead_driver_has_recorded_is_carried_through(ledger: FileLedger, lifetime: int) -> None:
+    storage = Crashing(ledger.storage.root)
+    storage.lifetime = lifetime
+    with contextlib.suppress(Crash):
+        FileLedger(storage).record(Entry(Q, 0))
+    is_recorded = ledger.last(Q) is not None
+    assert [entry.batch for entry in ledger.unpublished()] == [0] * is_recorded
+    assert ledger.record(Entry(Q, 0)) is not is_recorded
+    assert [entry.batch for entry in ledger.unpublished()] == [0]
+
+
+def test_a_batch_that_another_driver_publishes_during_the_listing_is_passed_over(ledger: FileLedger) -> None:
+    class Late(LocalStorage):
+        def names(self, folder: str = "") -> list[str]:
+            names = super().names(folder)
+            ledger.mark_published(Entry(Q, 0))
+            return names
+
+    ledger.record(Entry(Q, 0))
+    assert FileLedger(Late(ledger.storage.root)).unpublished() == []
 
 
 def test_a_batch_write_of_its_own_leaves_nothing_behind(ledger: FileLedger) -> None:

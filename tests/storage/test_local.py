@@ -119,6 +119,20 @@ def test_a_sink_says_at_its_start_that_a_mount_cannot_hold_its_ledger(
     assert Commit(sink).begin(Batch(sink.sink_id(), "q", 0)) is Verdict.WRITE
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.ENOSYS])
+def test_a_file_whose_time_cannot_be_set_is_published_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    class Timeless(local.Disk):
+        def touch(self, path: Path) -> None:
+            raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(local, "disk", Timeless())
+    (tmp_path / "staged").write_bytes(b"rows")
+    assert LocalStorage(tmp_path).publish("staged", "part-0", "journal")
+    assert (tmp_path / "part-0").read_bytes() == b"rows"
+
+
 def test_a_mount_with_neither_is_refused_by_name_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "disk", Mount(renames=False))
     storage = LocalStorage(tmp_path)

@@ -45,6 +45,19 @@ def test_a_file_is_put_once_by_the_files_api(folder: Path) -> None:
     assert os.listdir(folder / "ä b/a") == ["b"]
 
 
+def test_a_file_with_the_same_content_is_that_of_an_upload_whose_answer_was_lost(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(b"rows")
+    for _ in range(2):
+        volumes.upload_if_absent(tmp_path / "rows", folder / "a")
+    assert os.listdir(folder) == ["a"]
+
+
+def test_outside_a_workspace_the_path_is_no_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION")
+    with pytest.raises(Misconfigured, match="its file system has neither hard links nor a rename"):
+        LocalStorage(folder).put_if_absent("a", b"")
+
+
 def test_of_many_who_upload_at_once_one_does(folder: Path, tmp_path: Path) -> None:
     created: list[bool] = []
     start = threading.Barrier(4)
@@ -80,6 +93,8 @@ def test_what_the_workspace_refuses_is_told(workspace: FakeWorkspace, folder: Pa
     with pytest.raises(Transient, match="the Files API did not create"):
         LocalStorage(folder).put_if_absent("a", b"")
     monkeypatch.setenv("DATABRICKS_TOKEN", "of nobody")
-    volumes._client.cache_clear()
-    with pytest.raises(Misconfigured, match=r"path .*cannot be created by the Files API"):
-        LocalStorage(folder).put_if_absent("a", b"")
+    for kind in ("pat", "no kind of login"):
+        monkeypatch.setenv("DATABRICKS_AUTH_TYPE", kind)
+        volumes._client.cache_clear()
+        with pytest.raises(Misconfigured, match=r"path .*cannot be created by the Files API"):
+            LocalStorage(folder).put_if_absent("a", b"")

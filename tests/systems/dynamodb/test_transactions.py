@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -15,6 +16,7 @@ import pytest
 
 from connectors.core import Batch, Entry, Fatal, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
+from connectors.core.state import dumps
 from connectors.core.writing import stage
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.testing.contexts import open_context
@@ -214,6 +216,59 @@ def test_the_ledger_records_a_batch_once_and_none_before_it(target: Target) -> N
     assert [entry.batch for entry in ledger.unpublished()] == [6]
     assert ledger.record(Entry("another", 0))
     assert ledger.queries() == {"q", "another"}
+
+
+def lose(target: Target, operation: str, first: int) -> None:
+    """Loses the requests of ``operation``, from that of the number ``first`` on."""
+    requests = itertools.count()
+
+    def rule(request: Seen, forward: Callable[..., Reply]) -> Reply | None:
+        is_lost = request.headers["X-Amz-Target"].endswith(f".{operation}") and next(requests) >= first
+        return None if is_lost else forward()
+
+    target.proxy.rule = rule
+
+
+def test_a_driver_that_dies_before_a_batch_is_recorded_or_after_it_is_published_leaves_nothing_to_do(target: Target) -> None:
+    ledger, entry = target.sink().item_ledger(), Entry("q", 0)
+    ledger.check()  # makes the table
+    lose(target, "PutItem", 1)
+    with pytest.raises(Transient):
+        ledger.record(entry)
+    assert ledger.last("q") is None, "the mark comes before the entry"
+    assert ledger.unpublished() == []
+    target.proxy.rule = target._answer
+    assert ledger.record(entry)
+    assert [pending.batch for pending in ledger.unpublished()] == [0]
+    lose(target, "DeleteItem", 0)
+    with pytest.raises(Transient):
+        ledger.mark_published(entry)
+    assert ledger.unpublished() == []
+
+
+def test_a_batch_costs_the_same_beside_a_thousand_other_queries(target: Target) -> None:
+    ledger, entry = target.sink().item_ledger(), Entry("q", 0)
+    ledger.check()  # makes the table
+    keys = [{"sink": {"S": target.sink().sink_id()}, "entry": {"S": f"query#{number}"}} for number in range(1000)]
+    published = {"batchNumber": {"N": "0"}, "isPublished": {"BOOL": True}, "content": {"S": dumps(entry.state())}}
+    for first in range(0, 1000, 25):
+        puts = [{"PutRequest": {"Item": {**key, **published}}} for key in keys[first : first + 25]]
+        target.client.batch_write_item(RequestItems={target.ledger_table: puts})
+    requests, scanned = list[str](), 0
+
+    def count(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        nonlocal scanned
+        reply = forward()
+        requests.append(request.headers["X-Amz-Target"].partition(".")[2])
+        scanned += json.loads(reply.body).get("ScannedCount", 0)
+        return reply
+
+    target.proxy.rule = count
+    assert ledger.record(entry)
+    assert [pending.query for pending in ledger.unpublished()] == ["q"]
+    ledger.mark_published(entry)
+    assert requests == ["PutItem", "PutItem", "Query", "GetItem", "UpdateItem", "DeleteItem"]
+    assert scanned == 1, "the mark of the batch"
 
 
 def test_a_note_of_the_beginning_that_comes_late_takes_no_progress_back(target: Target) -> None:

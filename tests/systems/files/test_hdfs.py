@@ -187,6 +187,19 @@ class TestPublication:
         assert status is not None
         assert abs(status.changed / 1000 - time.time()) < 600
 
+    def test_a_file_that_another_driver_publishes_at_that_moment_has_no_time_to_be_set(self, target: Target) -> None:
+        target.put("staged", b"rows")
+        storage = target.storage()
+        touch = storage.hdfs.touch
+
+        def touch_late(path: str) -> None:
+            assert target.folder().publish("staged", "part-0")
+            touch(path)
+
+        storage.hdfs.touch = touch_late  # type: ignore[method-assign]
+        SinkFolder(storage, "orders").publish("staged", "part-0")
+        assert target.get("part-0") == b"rows"
+
     def test_what_was_published_and_taken_away_is_not_brought_back(self, target: Target) -> None:
         target.put("staged", b"rows")
         target.folder().publish("staged", "part-0")

@@ -20,7 +20,7 @@ from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table
 from connectors.systems.jdbc.ledger import TableLedger
 
-from .contexts import DatabaseContext
+from .contexts import DatabaseContext, MariaDbContext, PostgresContext
 from .test_operations import DATABASES
 
 NAMES = ("load", "Load", "load ", "löad")
@@ -63,6 +63,55 @@ def test_an_entry_names_the_prepared_transactions_of_thousands_of_tasks(database
             ledger.record(connection, Entry("query", batch, committables=prepared))
         [entry] = ledger.unfinished(connection)
         assert (entry.batch, entry.committables) == (1, prepared)
+
+
+@pytest.mark.parametrize("database", [PostgresContext, MariaDbContext], indirect=True)
+def test_a_recovery_reads_no_entry_but_those_with_prepared_transactions(
+    database: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with contextlib.closing(database.connect()) as connection:
+        ledger = TableLedger(connection.dialect, table_of(database), "load")
+        ledger.make(connection)
+        with connection.transaction():
+            for number in range(1000):
+                ledger.record(connection, Entry(f"query {number}", 0))
+            ledger.record(connection, Entry("query", 0, committables=({"prepared": "a"},)))
+        entries, rows_of = list[Any](), connection.rows
+
+        def rows(sql: str, values: Any = ()) -> Any:
+            rows = rows_of(sql, values)
+            entries.extend(rows)
+            return rows
+
+        monkeypatch.setattr(connection, "rows", rows)
+        assert [entry.query for entry in ledger.unfinished(connection)] == ["query"]
+        assert len(entries) == 1
+
+
+def test_a_claim_that_comes_late_names_the_owner(database: DatabaseContext) -> None:
+    with contextlib.closing(database.connect()) as connection:
+        ledger = TableLedger(connection.dialect, table_of(database), "load")
+        ledger.make(connection)
+        ledger.record(connection, Entry("first", 0, claim=0))
+        with pytest.raises(CommitRefused, match="already belongs to query first"):
+            ledger.record(connection, Entry("late", 0, claim=0))
+
+
+@pytest.mark.parametrize("database", [PostgresContext], indirect=True)
+def test_a_claim_that_another_query_makes_behind_the_check_is_seen_by_the_key(database: DatabaseContext) -> None:
+    with contextlib.closing(database.connect()) as connection, contextlib.closing(database.connect()) as other:
+        first = TableLedger(connection.dialect, table_of(database), "load")
+        first.make(connection)
+
+        class Late(TableLedger):
+            def last(self, connection: Connection, query: str) -> Entry | None:
+                owner = super().last(connection, query)
+                first.record(other, Entry("first", 0, claim=0))
+                return owner
+
+        with pytest.raises(CommitRefused, match="began at the same moment"), connection.transaction():
+            Late(connection.dialect, first.table, "load").record(connection, Entry("late", 0, claim=0))
+        assert first.last(connection, "late") is None
 
 
 class Store(Sink):

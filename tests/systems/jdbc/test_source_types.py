@@ -7,6 +7,7 @@ import datetime
 import os
 import subprocess
 import sys
+import zoneinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from connectors.core import Batch, Fatal
 from connectors.core.commit import Commit
 from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
+from connectors.core.time_zones import region_problem
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.rows import as_arrow, cast_values, rows_for
@@ -319,6 +321,7 @@ from connectors.core import Misconfigured
 from connectors.systems.jdbc import JdbcSource
 from connectors.systems.jdbc.rows import cast_values
 
+JdbcSource.of({"url": "sqlite:///x.db", "dbtable": "t"})
 noon, utc = pa.array([datetime.datetime(2024, 1, 1, 12)]), pa.timestamp("us", "UTC")
 print(cast_values(noon, utc)[0], cast_values(noon.cast(utc), pa.timestamp("us"))[0])
 try:
@@ -338,6 +341,13 @@ def test_a_machine_without_data_of_time_zones_reads_times_of_utc_and_refuses_oth
     assert shown.startswith("2024-01-01 12:00:00+00:00 2024-01-01 12:00:00\n")
     assert "timeZone" in shown
     assert "got 'Europe/Berlin'. If it is one, install the time-zone data" in shown
+
+
+def test_a_region_of_which_python_and_arrow_have_different_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert region_problem("Asia/Tokyo") == ""
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", lambda region: zone)
+    assert "got 'Asia/Tokyo'" in region_problem.__wrapped__("Asia/Tokyo")
 
 
 @pytest.mark.parametrize("number", [1700000000, 1700000000.0, 1700000000_000, 1700000000_000_000])

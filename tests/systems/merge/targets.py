@@ -25,9 +25,11 @@ class Target:
 
     def merge(self, *records: dict[str, Any], number: int | None = None, query: str = "q") -> None:
         self.number = self.number + 1 if number is None else number
+        self.function.write(self.frame(*records), Batch(self.function.sink.sink_id(), query, self.number))
+
+    def frame(self, *records: dict[str, Any]) -> Any:
         rows = [(record["topic"], record["key"], record["value"], record.get("headers")) for record in records]
-        frame = self.spark.createDataFrame(rows, COLUMNS).coalesce(1)
-        self.function.write(frame, Batch(self.function.sink.sink_id(), query, self.number))
+        return self.spark.createDataFrame(rows, COLUMNS).coalesce(1)
 
     def rows(self) -> list[dict[str, Any]]:
         table = self.spark.read.format("delta").load(str(self.path)).drop("_position")

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Fatal
+from connectors.core import Batch, CommitRefused, Fatal
+from connectors.core.commit import Commit
+from connectors.core.ledger import Verdict
+from connectors.systems.delta.merge import ChangeTableCommitter
 from tests.systems.change_logs import AGAIN, Database
 from tests.systems.merge.targets import Target, binlog_change, expected
 
@@ -82,6 +85,30 @@ def test_only_the_initial_snapshot_of_a_table_deletes_what_it_has_not_read(targe
     part = Database(rows={key: database.rows[key] for key in (2, 3)}, lsn=database.lsn + 50)
     target.merge(*part.snapshot())
     target.merge(*part.incremental(2))
+    assert target.rows() == expected(database)
+
+
+def test_a_query_that_begins_while_another_one_does_changes_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its snapshot is another one, so all that the first has read would look like rows of an interrupted snapshot."""
+    database, other = Database(), Target(target.spark, target.path)
+    for key in range(3):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    first, second = database.snapshot(), database.snapshot()
+    writers = {name: Commit(side.function.sink) for name, side in (("first", target), ("second", other))}
+    batches = {name: Batch(commit.sink.sink_id(), name, 0) for name, commit in writers.items()}
+    assert {commit.begin(batches[name]) for name, commit in writers.items()} == {Verdict.WRITE}
+    merge = ChangeTableCommitter._merge
+
+    def overtaken(committer: ChangeTableCommitter, *arguments: Any) -> None:
+        monkeypatch.setattr(ChangeTableCommitter, "_merge", merge)
+        with pytest.raises(CommitRefused, match="belongs to query first"):
+            writers["second"].commit_frame(target.frame(*second), batches["second"])
+        merge(committer, *arguments)
+
+    monkeypatch.setattr(ChangeTableCommitter, "_merge", overtaken)
+    writers["first"].commit_frame(target.frame(*first), batches["first"])
+    assert target.rows() == expected(database)
+    target.merge(database.upsert(id=9, name="streamed", amount=9), number=1, query="first")
     assert target.rows() == expected(database)
 
 

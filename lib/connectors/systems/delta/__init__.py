@@ -6,7 +6,6 @@ transaction also carries the ledger entry, so that a new or an older checkpoint 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,8 +177,12 @@ class DeltaCommitter(FrameCommitter):
         writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
         writer = writer.option("txnAppId", transaction.app).option("txnVersion", str(transaction.version))
         writer = writer.option("userMetadata", transaction.metadata)
-        with self.claim(batch):
+        try:
             writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
+        except Exception:
+            if batch.claim is not None:
+                self._check_claim(batch)
+            raise
         self.note(batch)
 
     def transaction(self, batch: Batch) -> TransactionMark:
@@ -194,16 +197,6 @@ class DeltaCommitter(FrameCommitter):
         if batch.claim is None:
             return TransactionMark(f"{batch.sink_id}:{batch.query}", batch.number, text)
         return TransactionMark(f"{batch.sink_id}:{OWNER}", batch.claim, text)
-
-    @contextlib.contextmanager
-    def claim(self, batch: Batch) -> Iterator[None]:
-        """The :meth:`transaction` of ``batch`` is written inside. Raises :class:`CommitRefused` if its claim came too late."""
-        try:
-            yield
-        except Exception:
-            if batch.claim is not None:
-                self._check_claim(batch)
-            raise
 
     def note(self, batch: Batch) -> None:
         """This run has committed ``batch``, with its :meth:`transaction`.

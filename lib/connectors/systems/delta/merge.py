@@ -144,10 +144,10 @@ class ChangeTableCommitter(RecordingCommitter):
             self._apply(changes, topic, summary, batch, spark)
             return
         if self._types is None:
-            self._create(spark, {})  # so that the batch is recorded
+            self._create(spark, {}, batch)  # so that the batch is recorded
         if self._snapshot_ends(spark, None, summary, batch):
             spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
-        self.ledger.commit(Entry(batch.query, batch.number, claim=batch.claim), ())
+        self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
         """The columns that identify a row."""
@@ -227,6 +227,8 @@ class ChangeTableCommitter(RecordingCommitter):
                 if _FILL in properties:
                     self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
             self._is_known = True
+        if self._types is not None:
+            self._claim(batch)
         if (state := self._state) is not None:
             if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
                 state = state.behind(last.batch)
@@ -234,7 +236,7 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> None:
         """Makes the table, or gives it the columns that are new."""
-        types = self._create(spark, changes.columns) if self._types is None else self._types
+        types = self._create(spark, changes.columns, batch) if self._types is None else self._types
         if self._state is None:
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
@@ -246,7 +248,12 @@ class ChangeTableCommitter(RecordingCommitter):
         widen(spark, self._name(), types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
 
-    def _create(self, spark: SparkSession, types: Mapping[str, Any]) -> dict[str, Any]:
+    def _claim(self, batch: Batch) -> None:
+        """Makes the claim of a query's first batch, as of the batch before it: what follows alters the table and its notes."""
+        if batch.claim is not None:
+            self.ledger.commit(Entry(batch.query, batch.number - 1, claim=batch.claim), ())
+
+    def _create(self, spark: SparkSession, types: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
         """Makes the table, and forgets what is remembered of one that was here before."""
         from pyspark.sql import functions as F
 
@@ -254,6 +261,7 @@ class ChangeTableCommitter(RecordingCommitter):
         empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
         writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
         writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
+        self._claim(batch)
         self._types = {name.lower(): kind for name, kind in types.items()}
         if self._has_deleted(spark):
             spark.sql(f"DELETE FROM {self._deleted_name()}")
@@ -344,7 +352,7 @@ class ChangeTableCommitter(RecordingCommitter):
         gone: str,
     ) -> None:
         """``gone`` is a condition of rows that are deleted unless the batch has them; empty for none."""
-        view = f"connectors_{digest(batch.prefix(), self._location())}"
+        view, batch = f"connectors_{digest(batch.prefix(), self._location())}", replace(batch, claim=None)
         rows.createOrReplaceTempView(view)
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
         old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
@@ -354,8 +362,7 @@ class ChangeTableCommitter(RecordingCommitter):
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
-            transaction = MergeTransaction(spark, batch, self.ledger.transaction(batch))
-            with self.ledger.claim(batch), transaction as is_recorded:
+            with MergeTransaction(spark, batch, self.ledger.transaction(batch)) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
@@ -367,7 +374,7 @@ class ChangeTableCommitter(RecordingCommitter):
         if is_recorded:
             self.ledger.note(batch)
         else:
-            self.ledger.commit(Entry(batch.query, batch.number, claim=batch.claim), ())
+            self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _unknown(self, name: str) -> str:
         """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""
