@@ -59,7 +59,7 @@ pytest_plugins = ["connectors.testing.environments"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    import connectors.bundle  # noqa: F401  # it puts off a second of what the tests' own imports of nbformat would cost
+    import connectors_tools.bundle  # noqa: F401  # it puts off a second of what the tests' own imports of nbformat would cost
     from connectors.testing import SinkSuite
     from connectors.testing.sink_cases import KillSuite
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from connectors.cli import main
 from connectors.core.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
-from connectors.reference import Row, connectors_of, markdown, rows_of
 from connectors.systems import SYSTEMS
+from connectors_tools.cli import main
+from connectors_tools.reference import Row, connectors_of, markdown, rows_of
 
 README = Path(__file__).parents[1] / "lib" / "README.md"
 REMAKE = "put the output of `python -m connectors options --markdown` between the marks of lib/README.md"

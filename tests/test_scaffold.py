@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from connectors.core import Misconfigured
-from connectors.scaffold import write_connector
 from connectors.workbench.settings import library
+from connectors_tools.scaffold import write_connector
 
 ROOT = library().parent
 FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",

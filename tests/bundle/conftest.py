@@ -14,8 +14,8 @@ import nbformat
 import pytest
 import yaml
 
-from connectors.bundle import Bundle, Findings, Reporter, State, load, run_job, validate
-from connectors.bundle.checks import check_job
+from connectors_tools.bundle import Bundle, Findings, Reporter, State, load, run_job, validate
+from connectors_tools.bundle.checks import check_job
 
 TARGETS = {"dev": {"default": True, "mode": "development"}, "prod": {"mode": "production"}}
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from connectors.cli import main
+from connectors_tools.cli import main
 
 from .conftest import Workbench
 
@@ -163,8 +163,8 @@ def test_runs_show_takes_the_target_of_runs(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     targets: list[Any] = []
-    monkeypatch.setattr("connectors.workspace.open_target", lambda folder, name, variables, **more: targets.append(name))
-    monkeypatch.setattr("connectors.workspace.commands.show_run", lambda *arguments, **more: None)
+    monkeypatch.setattr("connectors_tools.workspace.open_target", lambda folder, name, variables, **more: targets.append(name))
+    monkeypatch.setattr("connectors_tools.workspace.commands.show_run", lambda *arguments, **more: None)
     assert (call(bench, *options).exit_code, targets) == (0, ["prod"])
 
 

@@ -11,8 +11,8 @@ from unittest.mock import MagicMock, PropertyMock
 import nbformat
 import pytest
 
-from connectors.bundle.engine import NotebookEngine
 from connectors.core.errors import Misconfigured
+from connectors_tools.bundle.engine import NotebookEngine
 
 from .conftest import Workbench
 
@@ -62,7 +62,7 @@ def test_a_session_is_tidied_as_far_as_it_goes(tmp_path: Path, monkeypatch: pyte
     spark.catalog.currentDatabase.return_value = "default"
     spark.conf.getAll = {}
     monkeypatch.setattr("connectors.workbench.start.start", lambda log: spark)
-    monkeypatch.setattr("connectors.bundle.engine.query_log", MagicMock())
+    monkeypatch.setattr("connectors_tools.bundle.engine.query_log", MagicMock())
     monkeypatch.setattr(NotebookEngine, "session", spark)
     engine = NotebookEngine(tmp_path / "log")
     engine.start()
@@ -212,7 +212,7 @@ def test_a_read_only_runs_folder_is_told_with_the_way_out(bench: Workbench) -> N
 def test_executed_notebooks_may_go_elsewhere(bench: Workbench, tmp_path_factory: pytest.TempPathFactory) -> None:
     bench.job("job", bench.task("a", "1"))
     elsewhere: Path = tmp_path_factory.mktemp("elsewhere")
-    from connectors.bundle import Reporter, run_job
+    from connectors_tools.bundle import Reporter, run_job
 
     run_job(bench.load(), "job", reporter=Reporter(quiet=True), runs=elsewhere)
     assert [path.name for path in elsewhere.rglob("*.ipynb")] == ["a-1.ipynb"]

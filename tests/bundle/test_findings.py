@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from connectors.bundle.configuration import Findings, Interpolation, one_letter_apart, short_name
+from connectors_tools.bundle.configuration import Findings, Interpolation, one_letter_apart, short_name
 
 WORDS = ["".join(letters) for length in range(5) for letters in itertools.product("abc", repeat=length)]
 

@@ -14,7 +14,7 @@ pytest.importorskip("rfc3987_syntax")
 
 SCRIPT = """
 import sys
-import connectors.bundle
+import connectors_tools.bundle
 print("lark" in sys.modules, "rfc3987_syntax" in sys.modules)
 
 from jsonschema import Draft202012Validator as Validator

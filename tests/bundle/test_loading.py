@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.bundle import load
 from connectors.core.errors import Misconfigured
+from connectors_tools.bundle import load
 
 from .conftest import TARGETS, Workbench
 

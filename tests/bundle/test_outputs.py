@@ -10,7 +10,7 @@ from typing import Any
 
 import nbformat
 
-from connectors.bundle.outputs import first_picture, outdated_cells, picture_file, store_outputs
+from connectors_tools.bundle.outputs import first_picture, outdated_cells, picture_file, store_outputs
 
 from .conftest import Workbench
 

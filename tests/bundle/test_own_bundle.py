@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from connectors.bundle import Bundle, load, validate
-from connectors.testing.workspace import USER, FakeWorkspace
 from connectors.workbench.settings import library
+from connectors_tools.bundle import Bundle, load, validate
+from connectors_tools.fake_workspace import USER, FakeWorkspace
 
 from .conftest import Workbench, condition, outcome
 

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from connectors.bundle import Reporter, State, run_job
-from connectors.bundle.record import dead_letters
-from connectors.cli import main
 from connectors.core.dead_letters import LetterFile
+from connectors_tools.bundle import Reporter, State, run_job
+from connectors_tools.bundle.record import dead_letters
+from connectors_tools.cli import main
 
 from .conftest import Workbench, condition, outcome
 
@@ -128,7 +128,7 @@ def test_a_run_that_is_interrupted_leaves_its_page(bench: Workbench) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_a_note_and_no_failure(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.report.page.html_of", lambda *_: 1 / 0)
+    monkeypatch.setattr("connectors_tools.report.page.html_of", lambda *_: 1 / 0)
     bench.job("job", bench.task("a", "1"))
     out = io.StringIO()
     assert run_job(bench.load(), "job", reporter=Reporter(out), on_page=print) is State.SUCCESS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from connectors.bundle.loading import job_list
-from connectors.bundle.model import SERVICE_KINDS
 from connectors.core.errors import Misconfigured
+from connectors_tools.bundle.loading import job_list
+from connectors_tools.bundle.model import SERVICE_KINDS
 
 from .conftest import TARGETS, Workbench, condition, outcome
 

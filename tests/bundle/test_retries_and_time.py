@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from connectors.bundle import State
+from connectors_tools.bundle import State
 
 from .conftest import Workbench
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.bundle.model import RunIf, State, instead_of_running, job_state
+from connectors_tools.bundle.model import RunIf, State, instead_of_running, job_state
 
 from .conftest import Workbench
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from connectors.bundle import Reporter, run_job
-from connectors.bundle.live import Activity, RepeatedLine
 from connectors.metrics.history import Standing
+from connectors_tools.bundle import Reporter, run_job
+from connectors_tools.bundle.live import Activity, RepeatedLine
 
 from .conftest import Workbench
 from .test_outputs import DRAW

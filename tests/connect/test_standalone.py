@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from connectors.cli import main
 from connectors.connect.properties import parse_properties
 from connectors.testing.servers import KafkaServer
+from connectors_tools.cli import main
 from tests.servers import required
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"

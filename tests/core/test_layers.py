@@ -14,14 +14,16 @@ from pathlib import Path
 import pytest
 
 import connectors
+import connectors_tools
 
-ROOT = Path(connectors.__file__).parent
 MODULES = {
-    ".".join(("connectors", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): file
-    for file in ROOT.rglob("*.py")
+    ".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__"): file
+    for root in (Path(connectors.__file__).parent, Path(connectors_tools.__file__).parent)
+    for file in root.rglob("*.py")
 }
+LIBRARY = {name for name in MODULES if name.split(".")[0] == "connectors"}
 PACKAGES = sorted(name for name, file in MODULES.items() if file.name == "__init__.py")
-EVERYTHING = {name.split(".")[1] for name in MODULES if "." in name}
+EVERYTHING = {name.split(".")[1] for name in LIBRARY if "." in name}
 
 BELOW = {
     "storage": {"core"},
@@ -34,12 +36,12 @@ BELOW = {
     "spark": {"core"},
     "async_io": {"core", "spark", "systems"},
     "quality": {"core", "spark"},
-    "report": {"core", "metrics"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
+    "report": {"core", "metrics"},
     "workspace": {"core", "bundle", "report", "workbench"},
 }
-"""What each layer may import of the library, beside itself. ``workbench``, ``testing`` and ``workspace`` are on top."""
+"""What each layer may import of the library, beside itself; ``report`` and ``workspace`` are tools."""
 
 STORAGE_MAY_USE = {f"connectors.core.{name}" for name in ("clients", "errors", "retry", "runtime")}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
@@ -80,13 +82,17 @@ def layer(name: str) -> str:
 
 
 def used_layers(name: str) -> set[str]:
-    modules = (used for used in imports(name) if used.split(".")[0] == "connectors")
-    return {layer(used) for used in modules if layer(used) in EVERYTHING} - {layer(name)}
+    modules = (used for used in imports(name) if used.split(".")[0] in ("connectors", "connectors_tools"))
+    return ({layer(used) for used in modules} & {layer(name) for name in MODULES if "." in name}) - {layer(name)}
 
 
 @pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) in BELOW))
 def test_arrows_between_layers_point_down(name: str) -> None:
     assert used_layers(name) <= BELOW[layer(name)]
+
+
+def test_the_library_imports_no_tools() -> None:
+    assert [name for name in LIBRARY for used in imports(name) if used.split(".")[0] == "connectors_tools"] == []
 
 
 def test_the_storage_is_below_the_core() -> None:
@@ -105,7 +111,7 @@ def test_importing_the_storage_loads_neither_fsspec_nor_a_client() -> None:
 
 
 def test_a_pattern_uses_nothing_that_is_above_it() -> None:
-    patterns = {name for name in MODULES if layer(name) not in {*BELOW, "", "cli", "listing", "__main__", "bundle"}}
+    patterns = {name for name in LIBRARY if layer(name) not in {*BELOW, "", "__main__"}}
     assert {
         name: used_layers(name) - PATTERNS_MAY_USE for name in patterns if used_layers(name) - PATTERNS_MAY_USE
     } == {}
@@ -213,5 +219,6 @@ def test_no_module_imports_everything() -> None:
 
 
 def test_every_module_is_found_by_a_walk() -> None:
-    walked = {module.name for module in pkgutil.walk_packages(connectors.__path__, "connectors.")}
-    assert set(MODULES) - {"connectors"} == walked
+    roots = (connectors, connectors_tools)
+    walked = {module.name for root in roots for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}.")}
+    assert set(MODULES) - {"connectors", "connectors_tools"} == walked

@@ -11,8 +11,8 @@ import pytest
 
 from connectors.core import secrets
 from connectors.core.secrets import filled
-from connectors.testing.workspace import FakeWorkspace
 from connectors.workbench.shim import DbUtils
+from connectors_tools.fake_workspace import FakeWorkspace
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:

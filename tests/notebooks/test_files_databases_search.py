@@ -15,10 +15,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.bundle.execution import CellFailure, RunLimits, execute
-from connectors.bundle.notebooks import read_notebook
 from connectors.testing.servers import OpenSearchServer, PostgresServer
 from connectors.workbench import DbUtils, display
+from connectors_tools.bundle.execution import CellFailure, RunLimits, execute
+from connectors_tools.bundle.notebooks import read_notebook
 from tests.delta_log import delta
 from tests.servers import required
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from connectors.bundle.outputs import first_picture, outdated_cells, picture_file
 from connectors.workbench.settings import library
+from connectors_tools.bundle.outputs import first_picture, outdated_cells, picture_file
 
 ROOT = library().parent
 NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.bundle.execution import CellFailure
+from connectors_tools.bundle.execution import CellFailure
 
 from .quickstart import DAMAGE, data, results, run_job
 from .quickstart_expected import expected

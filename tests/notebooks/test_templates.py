@@ -16,9 +16,9 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 
-from connectors.bundle import Reporter, load, run_job
 from connectors.testing.servers import DocumentService, KafkaServer, QueueService
 from connectors.workbench.settings import library
+from connectors_tools.bundle import Reporter, load, run_job
 from tests.delta_log import delta
 from tests.servers import required
 

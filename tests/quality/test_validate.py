@@ -34,7 +34,7 @@ def verdict(checks: list[quality.Check], df: DataFrame) -> dict[str, tuple[bool,
 
 def test_great_expectations_is_loaded_by_the_first_verdict_and_not_before() -> None:
     """It takes seconds, which the commands and the notebooks without a verdict do not pay."""
-    code = "import sys, connectors.quality, connectors.bundle; sys.exit('great_expectations' in sys.modules)"
+    code = "import sys, connectors.quality, connectors_tools.bundle; sys.exit('great_expectations' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

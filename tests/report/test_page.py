@@ -15,7 +15,7 @@ import pytest
 
 from connectors.metrics.frame import COLUMNS
 from connectors.metrics.history import BatchRecord, Standing
-from connectors.report import (
+from connectors_tools.report import (
     AttemptRecord,
     DeadLetterRecord,
     LetterSample,
@@ -26,10 +26,10 @@ from connectors.report import (
     html_of,
     write_page,
 )
-from connectors.report.graph import ranks_of
-from connectors.report.page import notebook_html
-from connectors.report.plots import plots_of, scale, short
-from connectors.report.records import CheckRecord
+from connectors_tools.report.graph import ranks_of
+from connectors_tools.report.page import notebook_html
+from connectors_tools.report.plots import plots_of, scale, short
+from connectors_tools.report.records import CheckRecord
 
 EVIL = '<script>alert("x")</script>'
 START = 1_790_000_000.0

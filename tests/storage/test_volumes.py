@@ -15,7 +15,7 @@ from connectors.core.ledger import Entry, Verdict
 from connectors.storage import local, volumes
 from connectors.storage.local import LocalStorage
 from connectors.systems.files import FilesSink
-from connectors.testing.workspace import FakeWorkspace
+from connectors_tools.fake_workspace import FakeWorkspace
 
 from .test_local import Mount
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from connectors.cli import main
 from connectors.core import Batch, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, LedgerContent
 from connectors.core.writing import stage
 from connectors.systems import ledgers_in, sink_class
+from connectors_tools.cli import main
 
 ROWS = pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}])
 

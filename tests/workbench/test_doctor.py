@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from connectors.cli import main
 from connectors.storage import local
 from connectors.workbench import doctor
+from connectors_tools.cli import main
 from tests.storage.test_local import Mount
 
 

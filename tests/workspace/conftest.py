@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from connectors.cli import main
-from connectors.testing.workspace import FakeWorkspace
+from connectors_tools.cli import main
+from connectors_tools.fake_workspace import FakeWorkspace
 from tests.bundle.conftest import Workbench
 
 ROOT = "/Workspace/Users/dev.user@example.com/.bundle/test/dev"

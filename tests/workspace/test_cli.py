@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectors.testing.workspace import FakeWorkspace
+from connectors_tools.fake_workspace import FakeWorkspace
 
 from .conftest import ROOT, Place
 

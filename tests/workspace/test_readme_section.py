@@ -26,7 +26,7 @@ def commands() -> list[list[str]]:
 
 def test_the_section_has_the_commands_of_a_first_deployment() -> None:
     assert [command[2:4] for command in commands()] == [
-        ["connectors.testing.workspace"], ["connectors", "doctor"], ["connectors", "deploy"], ["connectors", "deploy"],
+        ["connectors_tools.fake_workspace"], ["connectors", "doctor"], ["connectors", "deploy"], ["connectors", "deploy"],
         ["connectors", "run"],
     ]  # fmt: skip
 

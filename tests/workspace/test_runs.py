@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from connectors.bundle import Reporter, State
-from connectors.testing.workspace import FakeWorkspace
-from connectors.workspace import open_target, runs
+from connectors_tools.bundle import Reporter, State
+from connectors_tools.fake_workspace import FakeWorkspace
+from connectors_tools.workspace import open_target, runs
 
 from .conftest import Place
 

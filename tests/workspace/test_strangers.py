@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import pytest
 
-from connectors.testing.workspace import FakeWorkspace
+from connectors_tools.fake_workspace import FakeWorkspace
 
 ME = "/api/2.0/preview/scim/v2/Me"
 

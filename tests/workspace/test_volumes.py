@@ -10,7 +10,7 @@ from typing import Any
 import databricks.sdk  # noqa: F401 - loaded once, for the times of the tests
 import pytest
 
-from connectors.workspace.volumes import folders_of
+from connectors_tools.workspace.volumes import folders_of
 from tests.bundle.conftest import Workbench
 
 from .conftest import Place
@@ -126,7 +126,7 @@ def test_a_download_that_broke_off_leaves_nothing_to_write_back(place: Place, mo
     volume(place).mkdir()
     (volume(place) / "new.bin").write_text("whole")
     with monkeypatch.context() as patched:
-        patched.setattr("connectors.workspace.volumes.shutil.copyfileobj", break_off)
+        patched.setattr("connectors_tools.workspace.volumes.shutil.copyfileobj", break_off)
         run(place)
     assert run(place).exit_code == 0
     assert set(files(volume(place))) == {"new.bin", "part/1.txt"}

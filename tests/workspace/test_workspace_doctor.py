@@ -11,7 +11,7 @@ from connectors.workbench.settings import library
 
 from .conftest import Place
 
-PROBE = "lib/connectors/workspace/probe.ipynb"
+PROBE = "lib/connectors/workbench/probe.ipynb"
 READ = 'df = spark.readStream.format("connectors.kafka").option("password", "{{secrets/kv/kafka}}").load()'
 ENVIRONMENT = [{"environment_key": "default", "spec": {"environment_version": "6"}}]
 

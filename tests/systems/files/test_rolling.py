@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from connectors.cli import main
 from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
@@ -24,6 +23,7 @@ from connectors.systems.files.rolling import (
     seal_folder,
     watch,
 )
+from connectors_tools.cli import main
 
 from .helpers import read, rolling, rows, visible, write
 

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import KafkaException, Producer
 
-from connectors.cli import main
 from connectors.systems.kafka import open_transactions
 from connectors.testing.servers import KafkaServer
+from connectors_tools.cli import main
 from tests.servers import required
 
 from .sink_contexts import consumed

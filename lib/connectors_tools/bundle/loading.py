@@ -1,0 +1,103 @@
+"""A bundle: its jobs in one target, loaded and checked as far as its files alone allow, and listed as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from connectors.core.errors import Misconfigured, Problem
+
+from . import model
+from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, jobs_in, read
+from .model import Job, check_permissions, in_order
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The bundle in folder ``root`` for one ``target``; ``findings`` hold what is wrong with its files.
+
+    What is wrong with one job is in the findings of that job.
+    """
+
+    root: Path
+    target: str
+    config: Config
+    jobs: dict[str, model.Job]
+    job_files: dict[str, Path]
+    findings: Findings
+
+    @property
+    def development(self) -> bool:
+        """True for a target of ``mode: development``."""
+        return bool(self.config["bundle"].get("mode") == "development")
+
+    def job(self, key: str) -> model.Job:
+        """The job of that key. Raises :class:`Misconfigured` with the known ones."""
+        if key not in self.jobs:
+            known = ", ".join(sorted(self.jobs)) or "none"
+            text = f"is no job of this bundle{did_you_mean(key, self.jobs)} Known: {known}."
+            raise Misconfigured("the bundle", [Problem(key, text)])
+        return self.jobs[key]
+
+
+def load(
+    folder: Path, target: str | None = None, variables: Mapping[str, str] | None = None, user: str | None = None
+) -> Bundle:
+    """The bundle that ``folder`` lies in.
+
+    ``target``: by default the bundle's default target. ``variables``: values that win over all others. ``user``: the
+    user name for ``${workspace.current_user.userName}``, by default this machine's. Raises :class:`Misconfigured` when
+    there is no bundle or no such target; everything else that is wrong is in ``findings``, of the bundle or of a job.
+    """
+    root = find_root(folder.resolve())
+    if root is None:
+        text = f"is missing: neither {folder.resolve()} nor a folder above it holds one."
+        raise Misconfigured("the bundle", [Problem("databricks.yml", text)])
+    source = read(root)
+    findings = source.findings
+    if not source.config.get("targets"):
+        findings.enforce("the bundle")
+    chosen = choose_target(source.config, target)
+    config = configuration(source, chosen, variables or {}, user, findings)
+    check_permissions("the bundle", config, findings)
+    prefix = _prefix(config)
+    jobs = {key: model.job(key, job, prefix) for key, job in jobs_in(config).items()}
+    return Bundle(root, chosen, config, jobs, source.job_files, findings)
+
+
+def _prefix(config: Config) -> str:
+    """What goes before the names of jobs: the target's preset, else the user's mark in a development target."""
+    preset = (config.get("presets") or {}).get("name_prefix")
+    marked = f"[dev {config['workspace']['current_user']['short_name']}] "
+    return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""
+
+
+def job_list(bundle: Bundle) -> str:
+    """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started."""
+    return "\n\n".join("\n".join(_job(bundle, job)) for job in bundle.jobs.values()) or "no jobs"
+
+
+def _job(bundle: Bundle, job: Job) -> Iterator[str]:
+    yield f"{job.key}  ({job.name})"
+    tasks = job.tasks.values() if job.findings.problems else in_order(job.tasks)
+    yield f"  tasks       {', '.join(task.key for task in tasks)}"
+    parameters = ", ".join(f"{name}={default}" for name, default in job.parameters.items())
+    yield f"  parameters  {parameters or 'none'}"
+    yield f"  schedule    {_schedule(bundle, job.config)}"
+
+
+def _schedule(bundle: Bundle, config: dict[str, Any]) -> str:
+    schedule, trigger, continuous = (config.get(name) or {} for name in ("schedule", "trigger", "continuous"))
+    if schedule:
+        when = f"{schedule.get('quartz_cron_expression')} {schedule.get('timezone_id', '')}".strip()
+    elif continuous:
+        when = "continuous"
+    elif trigger:
+        when = "when triggered by " + ", ".join(key for key in trigger if key != "pause_status")
+    else:
+        return "none"
+    status = (schedule or continuous or trigger).get("pause_status")
+    paused = status == "PAUSED" or (status is None and bundle.development)
+    return f"{when}, paused in target {bundle.target}" if paused else when

@@ -1,0 +1,521 @@
+"""The command line: ``python -m connectors …``, or ``connectors …`` where the package is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from connectors.core.errors import ConnectorError, Misconfigured
+
+if TYPE_CHECKING:
+    from connectors.workbench.doctor import Finding
+
+    from .bundle import Bundle, Reporter
+    from .workspace import Target
+
+_RECENT = 20
+"""So many queries are listed unless all are wanted."""
+_CLI_MISSING = (
+    "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
+    "log in by `databricks auth login`, and call this again; or leave --by out, and databricks-sdk does it."
+)
+
+
+class _Group(click.Group):
+    """An error of this library is one message without a traceback: exit code 2 where a user can correct it, else 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConnectorError as wrong:
+            click.echo(str(wrong), err=True)
+            ctx.exit(2 if isinstance(wrong, Misconfigured) else 1)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="connectors", message="connectors %(version)s")
+def main() -> None:
+    """Runs the jobs of this bundle, here or in a workspace, and looks after what they need."""
+
+
+def _target(command: Callable[..., Any]) -> Callable[..., Any]:
+    variable = click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the bundle.")
+    target = click.option("-t", "--target", help="The bundle's target; by default the one marked so.")
+    return target(variable(command))
+
+
+@main.command()
+@click.argument("job")
+@_target
+@click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
+@click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
+@click.option("--on", type=click.Choice(["here", "workspace"]), default="here", help="Where the job runs.")
+@click.option("--volumes", type=click.Choice(["local", "workspace"]), default="local", show_default=True,
+              help="What /Volumes/… is in a run here: a folder below runs/, or the workspace's volumes.")  # fmt: skip
+@click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
+@click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
+@click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
+@click.option("--verbose", is_flag=True, help="Also what has no effect in a local run, and other notes of validate.")
+def run(
+    job: str,
+    target: str | None,
+    variables: tuple[str, ...],
+    parameters: tuple[str, ...],
+    only: tuple[str, ...],
+    on: str,
+    volumes: str,
+    runs: Path | None,
+    opens: bool,
+    quiet: bool,
+    verbose: bool,
+) -> None:
+    """Runs JOB of this bundle on this machine, as the Jobs service would, or in the workspace where it is deployed.
+
+    The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
+    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
+    """
+    overrides = _pairs("--param", parameters)
+    if on == "workspace":
+        _refuse_local_options(volumes, runs, opens)
+    from .bundle import Reporter, run_job
+    from .bundle.model import GOOD
+
+    reporter = Reporter(quiet=quiet, verbose=verbose)
+    if on == "workspace":
+        from .workspace.commands import run_there
+
+        state = run_there(_target_of(target, variables), job, overrides, only, reporter)
+    else:
+        with _volumes(volumes, target, variables, job, overrides, reporter) as bundle:
+            on_page = _open_page if opens else _leave_page
+            state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
+    sys.exit(0 if state in GOOD else 1)
+
+
+@main.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB]…")
+@_target
+def outputs(jobs: tuple[str, ...], target: str | None, variables: tuple[str, ...]) -> None:
+    """Runs each JOB, or all jobs, and stores in their notebooks what the cells have shown.
+
+    Exit code 1 when a job fails; its notebooks stay as they are.
+    """
+    from .bundle.outputs import store_outputs
+
+    bundle = _bundle(target, variables)
+    names = jobs or tuple(bundle.jobs)
+    stored = store_outputs(bundle, names)
+    for notebook in stored:
+        click.echo(f"stored: {notebook.relative_to(bundle.root)}")
+    expected = {task.notebook for name in names for task in bundle.job(name).tasks.values() if task.notebook}
+    sys.exit(0 if expected <= set(stored) else 1)
+
+
+@main.command()
+@_target
+def jobs(target: str | None, variables: tuple[str, ...]) -> None:
+    """Lists the jobs of this bundle with their tasks, parameters and schedule."""
+    from .bundle.loading import job_list
+
+    bundle = _bundle(target, variables)
+    bundle.findings.enforce("the bundle")
+    click.echo(job_list(bundle))
+
+
+@main.command()
+@_target
+def validate(target: str | None, variables: tuple[str, ...]) -> None:
+    """Checks the bundle, its notebooks and widgets, also what the Databricks CLI does not see."""
+    bundle = _bundle(target, variables)
+    from .bundle import validate as check
+
+    findings = check(bundle)
+    for note in findings.notes:
+        click.echo(f"note: {note.option}: {note.text}")
+    findings.enforce(f"target {bundle.target} of the bundle")
+    click.echo(f"target {bundle.target}: {len(bundle.jobs)} jobs, nothing wrong")
+
+
+def _deployer(command: Callable[..., Any]) -> Callable[..., Any]:
+    by = click.option("--by", type=click.Choice(["cli", "sdk"]), help="By default the Databricks CLI where it is installed.")
+    plan = click.option("--plan", is_flag=True, help="Only list what would change.")
+    force = click.option("--force-lock", is_flag=True, help="Take the lock of a deployment that has died.")
+    return _target(by(plan(force(command))))
+
+
+@main.command()
+@_deployer
+def deploy(target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool) -> None:
+    """Deploys this bundle to a workspace: by the Databricks CLI where it is installed, else by databricks-sdk.
+
+    A second call changes nothing. A job that has left the bundle is deleted.
+    """
+    if _is_by_cli(by):
+        options = [] if plan or not force_lock else ["--force-lock"]
+        _by_databricks_cli("plan" if plan else "deploy", target, variables, *options)
+    from .workspace.commands import deploy_there
+
+    deploy_there(_target_of(target, variables, every_job=True), plan=plan, force_lock=force_lock)
+
+
+@main.command()
+@_deployer
+@click.option("--auto-approve", is_flag=True, help="Do not ask.")
+def destroy(
+    target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool, auto_approve: bool
+) -> None:
+    """Removes from a workspace what was deployed, jobs and files. Data in volumes and tables stays."""
+    if _is_by_cli(by):
+        flags = {"--auto-approve": auto_approve, "--force-lock": force_lock}
+        options = [] if plan else [flag for flag, is_set in flags.items() if is_set]
+        _by_databricks_cli("summary" if plan else "destroy", target, variables, *options)
+    from .workspace.commands import destroy_there
+
+    destroy_there(_target_of(target, variables, every_job=True), plan=plan, force_lock=force_lock, auto_approve=auto_approve)
+
+
+@main.group(invoke_without_command=True)
+@_target
+@click.option("--limit", default=20, show_default=True, help="How many, the newest first.")
+@click.pass_context
+def runs(context: click.Context, target: str | None, variables: tuple[str, ...], limit: int) -> None:
+    """Lists the latest runs of the target's jobs in the workspace."""
+    context.obj = (target, variables)
+    if context.invoked_subcommand is None:
+        from .workspace.commands import list_runs
+
+        list_runs(_target_of(target, variables), limit)
+
+
+@runs.command("show")
+@click.argument("run", type=int)
+@click.option("--html", is_flag=True, help="Write its page, with the executed notebooks, below runs/.")
+@_target
+@click.pass_obj
+def runs_show(
+    of_group: tuple[str | None, tuple[str, ...]], run: int, html: bool, target: str | None, variables: tuple[str, ...]
+) -> None:
+    """Shows the RUN of a workspace: its tasks, their states and links, and why one failed."""
+    from .workspace.commands import show_run
+
+    show_run(_target_of(target or of_group[0], (*of_group[1], *variables)), run, html=html)
+
+
+@main.command()
+@click.argument("run", type=int)
+@_target
+def cancel(run: int, target: str | None, variables: tuple[str, ...]) -> None:
+    """Cancels the RUN of a workspace."""
+    from .workspace.commands import cancel_run
+
+    cancel_run(_target_of(target, variables), run)
+
+
+@main.command()
+@click.option("--markdown", is_flag=True, help="As the README's table.")
+def guarantees(markdown: bool) -> None:
+    """Prints what each connector guarantees, and under which conditions."""
+    import connectors
+
+    rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
+    if not markdown:
+        _show_table(("system", "source", "sink", "conditions"), rows)
+        return
+    click.echo("| system | source | sink | conditions |\n|---|---|---|---|")
+    for row in rows:
+        click.echo(f"| {' | '.join(row)} |")
+
+
+@main.command()
+@click.argument("system", required=False)
+@click.option("--markdown", is_flag=True, help="The reference of all systems, as it stands in lib/README.md.")
+def options(system: str | None, markdown: bool) -> None:
+    """Prints every option of SYSTEM: what it takes, its default, what it means."""
+    from .reference import connectors_of, rows_of
+    from .reference import markdown as reference
+
+    if markdown:
+        click.echo(reference())
+        return
+    if system is None:
+        raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
+    for kind, connector in connectors_of(system):
+        click.secho(f"\nconnectors.{connector.name}, {kind}\n", bold=True)
+        for row in rows_of(connector.known_options()):
+            default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
+            click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
+            click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
+
+
+@main.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(["source", "sink", "async"]), required=True, help="What it is.")
+@click.option("--for", "example", default="table", metavar="EXAMPLE",
+              help="What it stands on at first: table; or queue or api, for a source; or storage, for a sink.")  # fmt: skip
+def new(name: str, kind: str, example: str) -> None:
+    """Writes the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the tables."""
+    from .scaffold import write_connector
+
+    root = Path.cwd()
+    for file in write_connector(root, name, kind, example):
+        click.echo(f"written: {file.relative_to(root)}")
+    click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py")
+    click.echo(f"Run its job:      python -m connectors run {name}")
+
+
+@main.command()
+@_target
+@click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
+@click.option("--compute", is_flag=True, help="With -t: also try the library and the volumes on what the jobs run on.")
+@click.option("--folder", "folders", multiple=True, help="Only: can a sink or a stateLocation be in this folder, mount or URL?")
+def doctor(
+    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]
+) -> None:
+    """Says what this machine lacks, or with -t what the workspace of that target does. Exit code 1 when a run would fail."""
+    findings = []
+    for finding in _examined(target, variables, fetch, compute, folders):
+        click.echo(finding)
+        findings.append(finding)
+    sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
+
+
+@main.command()
+@click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
+def status(everything: bool) -> None:
+    """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
+
+    Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
+    $CONNECTORS_METRICS tell sinks and commits alone.
+    """
+    from connectors.metrics.queries import queries_of_machine
+
+    from .listing import query_lines
+
+    queries = queries_of_machine()
+    shown = queries if everything else queries[:_RECENT]
+    if not queries:
+        click.echo("no query has written metrics on this machine in the last 7 days")
+        return
+    for query in shown:
+        name, *lines = query_lines(query)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines), nl=bool(lines))
+    if len(shown) < len(queries):
+        click.echo(f"{len(queries) - len(shown)} older ones: python -m connectors status --all")
+
+
+@main.group()
+def ledger() -> None:
+    """Looks into the ledgers of sinks."""
+
+
+@ledger.command("show")
+@click.argument("target")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
+@click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
+def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
+    """Shows which batches the sinks have recorded in TARGET, a path or URL.
+
+    TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
+    kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
+    dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
+    """
+    from connectors.systems import ledgers_in
+
+    from .listing import ledger_lines
+
+    contents = ledgers_in(target, _pairs("--option", options))
+    if not contents:
+        raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
+    for content in contents:
+        name, *lines = ledger_lines(content, batches)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines))
+
+
+@main.group()
+def files() -> None:
+    """Looks after folders that connectors.files writes to."""
+
+
+@files.command()
+@click.argument("path")
+@click.option("--storage-options", metavar="JSON", default="{}", help="As the sink's storageOptions.")
+@click.option("--max-part-size", metavar="SIZE", default="256MB", help="Larger files are not made.")
+def seal(path: str, storage_options: str, max_part_size: str) -> None:
+    """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
+    import json
+
+    from connectors.core.options import size
+    from connectors.systems.files.rolling import seal_folder
+
+    try:
+        storage, largest = json.loads(storage_options), size(max_part_size)
+    except ValueError as wrong:
+        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
+    count = seal_folder(path, storage, largest)
+    click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
+
+
+@main.command()
+@click.argument("worker", type=click.Path(path_type=Path), metavar="WORKER.PROPERTIES")
+@click.argument("connector", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CONNECTOR.PROPERTIES…")
+@click.option("--once", is_flag=True, help="End when everything that is there has been read.")
+def connect(worker: Path, connector: tuple[Path, ...], once: bool) -> None:
+    """Runs connectors as a standalone worker of Kafka Connect does, from the same files, on Spark.
+
+    A source writes to the topics of bootstrap.servers, exactly-once; a sink reads its topics from there. Properties that mean
+    something else here, or nothing, are listed first. Exit code: 2 for what cannot start, 1 if a connector failed, else 0.
+    """
+    from connectors.workbench import session
+
+    from .standalone import read_files, remarks, run
+
+    try:
+        settings, assemblies = read_files(worker, connector)
+    except ConnectorError as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(2)
+    for name, meaning in remarks(settings):
+        click.echo(f"{worker.name}: {name} - {meaning}")
+    sys.exit(0 if run(session(), settings, assemblies, once=once, echo=click.echo) else 1)
+
+
+@main.group()
+def kafka() -> None:
+    """Looks after what connectors.kafka leaves in a cluster."""
+
+
+@kafka.command()
+@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Brokers, as kafka.bootstrap.servers.")
+@click.option("--prefix", required=True, help="How the transactional ids begin: the sink's transactionalIdPrefix.")
+@click.option("--abort", is_flag=True, help="End them: their records are never seen by readers with read_committed.")
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="More settings: name=value lines."
+)
+def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) -> None:
+    """Lists open transactions, which keep readers waiting, and with --abort ends them.
+
+    The Python client has no calls for this (KIP-664). The list is read from the brokers' own topic __transaction_state, which
+    its user must be allowed to read; a transaction is ended by taking over its id, as the next start of its query does. That
+    also shuts out a query that is still running: it begins its batch again. If the brokers do not show the list, --abort takes
+    the prefix itself for an id.
+    """
+    from connectors.systems.kafka.open_transactions import client_settings, report
+
+    settings = client_settings(bootstrap, config.read_text() if config else "")
+    for line in report(settings, prefix, abort=abort):
+        click.echo(line)
+
+
+def _refuse_local_options(volumes: str, runs: Path | None, opens: bool) -> None:
+    local = {"--volumes workspace": volumes != "local", f"--runs {runs}": runs is not None, "--open": opens}
+    options = ", ".join(option for option, is_set in local.items() if is_set)
+    if options:
+        text = "is for a run on this machine; leave it out with --on workspace."
+        raise click.UsageError(f"{options} {text} The page of a run there is written by runs show RUN --html.")
+
+
+def _open_page(page: Path) -> None:
+    """Opens a page in the browser; where there is none, says where the page is."""
+    if click.launch(page.resolve().as_uri()) != 0:
+        click.echo(f"no browser here; the page of the run: {page}")
+
+
+def _leave_page(page: Path) -> None:
+    """Nobody wants to see the page now."""
+
+
+def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table as wide as the terminal, its long cells in several lines."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console().print(table)
+
+
+def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
+    from .bundle import load
+
+    return load(Path.cwd(), target, _pairs("--var", variables))
+
+
+def _target_of(target: str | None, variables: tuple[str, ...], *, every_job: bool = False) -> Target:
+    from .workspace import open_target
+
+    return open_target(Path.cwd(), target, _pairs("--var", variables), every_job=every_job)
+
+
+def _examined(
+    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]
+) -> Iterable[Finding]:
+    if folders:
+        from connectors.workbench.doctor import examine_folders
+
+        return examine_folders(folders)
+    if target is None and not compute:
+        from connectors.workbench.doctor import examine
+
+        return examine(fetch)
+    from .workspace.doctor import examine_target
+
+    return examine_target(_target_of(target, variables), compute=compute)
+
+
+@contextmanager
+def _volumes(
+    which: str,
+    target: str | None,
+    variables: tuple[str, ...],
+    job: str,
+    parameters: Mapping[str, str],
+    reporter: Reporter,
+) -> Iterator[Bundle]:
+    """The bundle for a run here; with ``workspace``, as its user there sees it, with copies of its volumes."""
+    if which == "local":
+        yield _bundle(target, variables)
+        return
+    from .workspace.volumes import mirrored
+
+    remote = _target_of(target, variables)
+    with mirrored(remote, remote.bundle.job(job), parameters, reporter.line):
+        yield remote.bundle
+
+
+def _is_by_cli(by: str | None) -> bool:
+    return by == "cli" or (by is None and shutil.which("databricks") is not None)
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f'{option} must be NAME=VALUE; got "{text}"')
+        pairs[name] = value
+    return pairs
+
+
+def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, ...], *more: str) -> NoReturn:
+    from .bundle import validate as check
+
+    bundle = _bundle(target, variables)
+    check(bundle).enforce(f"target {bundle.target} of the bundle")
+    databricks = shutil.which("databricks")
+    if databricks is None:
+        raise click.UsageError(_CLI_MISSING)
+    options = [option for variable in variables for option in ("--var", variable)]
+    done = subprocess.run([databricks, "bundle", command, "-t", bundle.target, *options, *more], cwd=bundle.root)
+    sys.exit(done.returncode)

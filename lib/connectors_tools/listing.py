@@ -1,0 +1,70 @@
+"""What ``python -m connectors status`` and ``ledger show`` print: a block of lines for each query, or each sink."""
+
+from __future__ import annotations
+
+import datetime
+from collections import defaultdict
+from collections.abc import Iterator
+
+from connectors.core.ledger import Entry, LedgerContent, txn_app_id
+from connectors.metrics.history import RUNNING
+from connectors.metrics.queries import UNKNOWN, QueryStanding, SinkStanding, ago
+from connectors.metrics.words import amount, count
+
+_LONGEST_CAUSE = 300
+
+
+def query_lines(query: QueryStanding) -> Iterator[str]:
+    """Name and state, how far behind it is, and each sink with its last commit."""
+    facts = [_state(query)]
+    if query.lag is not None:
+        facts.append(f"lag {amount(query.lag, query.unit)}" if query.lag else "no lag")
+    if query.dead_letters:
+        facts.append(count(query.dead_letters, "dead letter"))
+    if query.state == RUNNING and query.process:
+        facts.append(f"process {query.process}")
+    yield f"{query.name}  {' · '.join(facts)}"
+    if query.waiting_for:
+        yield f"    waits for: {_short(query.waiting_for)}"
+    if query.error:
+        yield f"    {_short(query.error)}"
+    for sink in query.sinks:
+        yield f"    {_sink(sink)}"
+
+
+def _state(query: QueryStanding) -> str:
+    if query.state == RUNNING:
+        return RUNNING
+    return f"last seen {ago(query.at)}" if query.state == UNKNOWN else f"{query.state} {ago(query.at)}"
+
+
+def _sink(sink: SinkStanding) -> str:
+    facts = [] if sink.rows is None else [count(sink.rows, "row")]
+    facts += [f"last commit {ago(sink.last_commit)}"] if sink.last_commit else []
+    name = f"{sink.component.split(' (')[0]}  {sink.target}" if sink.target else sink.component
+    return f"{name}  {', '.join(facts)}".rstrip()
+
+
+def ledger_lines(content: LedgerContent, newest: int) -> Iterator[str]:
+    """The sink id, its queries, and the ``newest`` batches of each."""
+    yield content.sink_id
+    by_query: dict[str, list[Entry]] = defaultdict(list)
+    for entry in content.entries:
+        by_query[entry.query].append(entry)
+    for query, entries in by_query.items():
+        app = txn_app_id(query)
+        yield f"    query {query}" if app is None else f"    txnAppId {app}"
+        for entry in sorted(entries, key=lambda entry: -entry.batch)[:newest]:
+            number = f"batch {entry.batch}" if app is None else f"txnVersion {entry.batch}"
+            rows = [] if entry.rows is None else [count(entry.rows, "row")]
+            facts = [number, *rows, *([_moment(entry.at)] if entry.at else [])]
+            pending = (query, entry.batch) in content.pending
+            yield f"        {', '.join(facts)}{': decided, not all of it published yet' if pending else ''}"
+
+
+def _moment(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_CAUSE]

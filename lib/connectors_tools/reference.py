@@ -1,0 +1,153 @@
+"""The reference of options, guarantees and errors. It is made from the code, for the terminal and for ``lib/README.md``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connectors.batching.flow import batching_options
+from connectors.core import errors
+from connectors.core.cursor_source import CURSOR_OPTIONS
+from connectors.core.dead_letters import ERROR_OPTIONS
+from connectors.core.epoch_source import EPOCH_OPTIONS, ID_OPTIONS
+from connectors.core.errors import Misconfigured, Problem
+from connectors.core.options import REQUIRED, Duration, Option, Options, Size
+from connectors.core.sink import SINK_OPTIONS, Sink
+from connectors.core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
+from connectors.formats import format_options
+from connectors.systems import System, all_systems, own_systems
+from connectors.systems.aws import AWS_OPTIONS
+
+HEADINGS: Final = ("option", "values", "default", "meaning")
+
+_GROUPS: Final[Mapping[str, Options]] = {
+    "Every source": SOURCE_OPTIONS | LIMIT_OPTIONS["rows"] | LIMIT_OPTIONS["bytes"] | LIMIT_OPTIONS["files"],
+    "Sources that keep a log of epochs: queues, Pub/Sub, Redis Streams": EPOCH_OPTIONS | ID_OPTIONS,
+    "Sources that keep a log of positions: Kinesis, REST APIs": CURSOR_OPTIONS,
+    "Services of AWS": AWS_OPTIONS,
+    "Every sink": SINK_OPTIONS,
+    "Sources and sinks of bytes": format_options("bytes", key="bytes", infers=True),
+    "Connectors that can meet a bad record": ERROR_OPTIONS,
+    "Sinks that send requests": batching_options(max_records=1000, max_bytes="5MB", max_time="5s"),
+}
+"""Options that many connectors share, by heading. A group repeats nothing of the groups after it."""
+
+_MARKUP: Final = re.compile(r"``|:\w+:`|(?<=\w)`(?=\W)")
+_UNITS: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
+_SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One option, as texts: what a line of the reference shows."""
+
+    option: str
+    values: str
+    default: str
+    meaning: str
+
+    def cells(self) -> tuple[str, ...]:
+        return self.option, self.values, self.default, self.meaning
+
+
+def rows_of(options: Options, without: Sequence[Options] = ()) -> list[Row]:
+    """The options in their order; those that one of ``without`` declares in the same way are left out."""
+    rows = [
+        _row(name, option, [alias for alias, target in options.other_names.items() if target == name])
+        for name, option in options.declared.items()
+        if not any(shared.declared.get(name) == option for shared in without)
+    ]
+    prefixes = {} if any(shared.through == options.through for shared in without) else options.through
+    return rows + [Row(f"{prefix}*", "text", "", meaning) for prefix, meaning in prefixes.items()]
+
+
+def _row(name: str, option: Option, aliases: Sequence[str]) -> Row:
+    text, _, computed = option.meaning.partition("; default: ")
+    meaning = f"{option.carrier} only: {text}" if option.carrier else text
+    return Row(", ".join([name, *aliases]), option.accepts(), computed or _default(option), meaning)
+
+
+def connectors_of(system: str, systems: Mapping[str, System] | None = None) -> list[tuple[str, type[Source] | type[Sink]]]:
+    """The source and the sink of ``system`` that there are, by their kind. Raises :class:`Misconfigured` for another name."""
+    systems = all_systems() if systems is None else systems
+    name = system.removeprefix("connectors.")
+    if name not in systems:
+        close = difflib.get_close_matches(name, systems, n=1)
+        hint = f'; did you mean "{close[0]}"?' if close else f". There are: {', '.join(sorted(systems))}."
+        raise Misconfigured("connectors options", [Problem("SYSTEM", f'"{system}" is no system{hint}')])
+    source, sink = systems[name]
+    pairs: list[tuple[str, type[Source] | type[Sink] | None]] = [("source", source), ("sink", sink)]
+    return [(kind, connector) for kind, connector in pairs if connector is not None]
+
+
+def markdown() -> str:
+    """The generated part of ``lib/README.md``: the systems of the library, without those that a session has added."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    groups = list(_GROUPS.values())
+    yield "## Options\n"
+    for heading, options in _GROUPS.items():
+        later = groups[groups.index(options) + 1 :]
+        yield from _table(f"### {heading}", rows_of(options, later))
+    systems = own_systems()
+    kafka = dict(connectors_of("kafka", systems))
+    for system in sorted(systems):
+        for kind, connector in connectors_of(system, systems):
+            parent = [kafka[kind].options] if system == "event_hubs" else []
+            more = " The options of `kafka` are known, too." if parent else ""
+            summary = _MARKUP.sub("`", (connector.__doc__ or "").strip().partition("\n")[0])
+            rows = rows_of(connector.options, [*parent, *groups])
+            yield from _table(f"### {system}, {kind}\n\n{summary}{more}", rows)
+    yield "## Errors\n\n```"
+    yield _tree()
+    yield "```"
+
+
+def _tree() -> str:
+    """The tree of errors that stands in the docstring of their module."""
+    text = (errors.__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
+    return "\n".join(line.removeprefix("    ") for line in text.splitlines())
+
+
+def _table(heading: str, rows: Sequence[Row]) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"{heading}\n\n| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}"
+    for row in rows:
+        names = ", ".join(f"`{name}`" for name in row.option.split(", "))
+        yield f"| {names} | {' | '.join(_escaped(cell) for cell in row.cells()[1:])} |"
+    yield ""
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("*", "\\*")
+
+
+def _default(option: Option) -> str:
+    value: Any = option.default
+    if value is REQUIRED:
+        return "required"
+    if value is None or value in ((), {}):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(option, Duration):
+        return _duration(value)
+    if isinstance(option, Size):
+        return next((f"{value // unit}{name}" for unit, name in _SIZES if value % unit == 0), str(value))
+    return str(value)
+
+
+def _duration(seconds: float) -> str:
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    for unit, name in _UNITS:
+        if seconds and seconds % unit == 0:
+            count = int(seconds // unit)
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    return f"{seconds:g}s"
