@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 import connectors
-from connectors.spark import library
+from connectors.spark import arrival, library
 from connectors.spark.formats import format_of
 from connectors.systems import all_systems
 from connectors.testing.environments import Environment
@@ -65,10 +63,11 @@ def test_the_library_is_in_a_pickle_once() -> None:
     single = len(cloudpickle.dumps(connectors.foreach_batch("buffered", {"path": "/out"})))
     pair = len(cloudpickle.dumps(connectors.foreach_batch([("buffered", {"path": "/out"}), ("files", {"path": "/b"})])))
     assert pair < single * 1.2
+    assert single < 700 << 10
 
 
 def test_what_is_carried_is_the_library_and_nothing_else() -> None:
-    names = zipfile.ZipFile(io.BytesIO(library.packed())).namelist()
+    names = list(arrival.CarriedLibrary(library.packed()).files)
     assert "connectors/__init__.py" in names
     assert all(name.startswith("connectors/") and not name.endswith(".pyc") for name in names)
 

@@ -7,7 +7,7 @@ classic, this machine                   ``PYTHONPATH``, set before the JVM start
 classic, executors                      ``spark.executorEnv.PYTHONPATH``
 classic, neither of these is set        a zip of the library, by ``addPyFile``
 Spark Connect, tasks and batch reads    the zip, as an artifact of the session
-Spark Connect, a stream on the server   the zip inside what is pickled: Spark gives no artifacts to the processes of
+Spark Connect, a stream on the server   its bytes inside what is pickled: Spark gives no artifacts to the processes of
                                         streaming sources and of ``foreachBatch``
 ======================================  ======================================================================
 """
@@ -15,6 +15,7 @@ Spark Connect, a stream on the server   the zip inside what is pickled: Spark gi
 from __future__ import annotations
 
 import atexit
+import bz2
 import contextlib
 import functools
 import hashlib
@@ -25,7 +26,7 @@ import sysconfig
 import tempfile
 import weakref
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,7 @@ class Luggage:
 
 
 def packed() -> bytes:
-    """The library as a zip file: the file that this process imports from, or a new one of the imported files."""
+    """The library, compressed as a whole: what this process imports from, or the imported files."""
     for finder in sys.meta_path:
         if type(finder).__name__ == "CarriedLibrary":
             return bytes(finder.packed)  # type: ignore[attr-defined]
@@ -108,22 +109,25 @@ def packed() -> bytes:
 def _packed() -> bytes:
     root = Path(__file__).parents[1]
     files = sorted(file for file in root.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+    return bz2.compress(_zipped({f"{root.name}/{file.relative_to(root).as_posix()}": file.read_bytes() for file in files}))
+
+
+def _zipped(files: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            name = f"{root.name}/{file.relative_to(root).as_posix()}"
-            archive.writestr(zipfile.ZipInfo(name, _TIME), file.read_bytes(), zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(zipfile.ZipInfo(name, _TIME), content, compression)
     return out.getvalue()
 
 
 @functools.cache
 def _zip_file() -> str:
-    """The zip as a file; its name tells versions apart, since a session takes a name once."""
-    digest = hashlib.sha256(packed()).hexdigest()[:12]
+    """A zip from which Python imports; its name tells versions apart, since a session takes a name once."""
+    content = _zipped(arrival.CarriedLibrary(packed()).files, zipfile.ZIP_DEFLATED)
     folder = Path(tempfile.mkdtemp(prefix="connectors-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = folder / f"connectors-{digest}.zip"
-    file.write_bytes(packed())
+    file = folder / f"connectors-{hashlib.sha256(content).hexdigest()[:12]}.zip"
+    file.write_bytes(content)
     return str(file)
 
 
