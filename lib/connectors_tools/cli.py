@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,7 +16,7 @@ from connectors.core.errors import ConnectorError, Misconfigured
 if TYPE_CHECKING:
     from connectors.workbench.doctor import Finding
 
-    from .bundle import Bundle, Reporter
+    from .bundle import Bundle
     from .workspace import Target
 
 _RECENT = 20
@@ -57,8 +56,6 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--on", type=click.Choice(["here", "workspace"]), default="here", help="Where the job runs.")
-@click.option("--volumes", type=click.Choice(["local", "workspace"]), default="local", show_default=True,
-              help="What /Volumes/… is in a run here: a folder below runs/, or the workspace's volumes.")  # fmt: skip
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
 @click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
@@ -70,7 +67,6 @@ def run(
     parameters: tuple[str, ...],
     only: tuple[str, ...],
     on: str,
-    volumes: str,
     runs: Path | None,
     opens: bool,
     quiet: bool,
@@ -83,7 +79,7 @@ def run(
     """
     overrides = _pairs("--param", parameters)
     if on == "workspace":
-        _refuse_local_options(volumes, runs, opens)
+        _refuse_local_options(runs, opens)
     from .bundle import Reporter, run_job
     from .bundle.model import GOOD
 
@@ -93,9 +89,8 @@ def run(
 
         state = run_there(_target_of(target, variables), job, overrides, only, reporter)
     else:
-        with _volumes(volumes, target, variables, job, overrides, reporter) as bundle:
-            on_page = _open_page if opens else _leave_page
-            state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
+        on_page = _open_page if opens else _leave_page
+        state = run_job(_bundle(target, variables), job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -415,8 +410,8 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
         click.echo(line)
 
 
-def _refuse_local_options(volumes: str, runs: Path | None, opens: bool) -> None:
-    local = {"--volumes workspace": volumes != "local", f"--runs {runs}": runs is not None, "--open": opens}
+def _refuse_local_options(runs: Path | None, opens: bool) -> None:
+    local = {f"--runs {runs}": runs is not None, "--open": opens}
     options = ", ".join(option for option, is_set in local.items() if is_set)
     if options:
         text = "is for a run on this machine; leave it out with --on workspace."
@@ -472,26 +467,6 @@ def _examined(
     from .workspace.doctor import examine_target
 
     return examine_target(_target_of(target, variables), compute=compute)
-
-
-@contextmanager
-def _volumes(
-    which: str,
-    target: str | None,
-    variables: tuple[str, ...],
-    job: str,
-    parameters: Mapping[str, str],
-    reporter: Reporter,
-) -> Iterator[Bundle]:
-    """The bundle for a run here; with ``workspace``, as its user there sees it, with copies of its volumes."""
-    if which == "local":
-        yield _bundle(target, variables)
-        return
-    from .workspace.volumes import mirrored
-
-    remote = _target_of(target, variables)
-    with mirrored(remote, remote.bundle.job(job), parameters, reporter.line):
-        yield remote.bundle
 
 
 def _is_by_cli(by: str | None) -> bool:
