@@ -24,7 +24,7 @@ def test_a_single_column_is_printed_as_it_is(
 
 def test_several_columns_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     write(PrintSink.of({}), pa.record_batch({"id": [1, 2], "name": ["a\nb", "ü"]}))
-    assert capsys.readouterr().out == '0> {"id": 1, "name": "a\\nb"}\n0> {"id": 2, "name": "ü"}\n'
+    assert capsys.readouterr().out == '0> {"id":1,"name":"a\\nb"}\n0> {"id":2,"name":"ü"}\n'
 
 
 def test_more_than_at_least_once_is_refused_with_the_reason() -> None:

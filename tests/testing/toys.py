@@ -36,7 +36,7 @@ from connectors.core import (
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry, FileLedger
 from connectors.core.planning import even_ranges, fair_shares
-from connectors.formats.text import to_json_lines
+from connectors.formats.text import json_lines
 from connectors.storage import storage_of
 from connectors.testing import FolderContext, SinkContext, SourceContext
 
@@ -242,7 +242,7 @@ class LinesWriter(SinkWriter):
         return self.folder.create(self.name)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self.file.write(to_json_lines(batch))
+        self.file.writelines(json_lines(batch))
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:

@@ -34,6 +34,7 @@ from .base import (
     text_of,
 )
 from .registry import framed_by
+from .text import json_text
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf}
 _FRACTION = re.compile(r"(\.\d{6})\d+")
@@ -41,12 +42,13 @@ _PLAIN = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?)Z?", re.ASC
 _DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
 _DIGITS, _SCALE = 38, 18
 _EPOCH = datetime.datetime(1970, 1, 1)
+_PARTS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _ZONE = re.compile(r"[T ]\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
 _Reader = Callable[[Any], Any]
 
 
 def readable(kind: pa.DataType) -> pa.DataType | None:
-    """The type as which Arrow's JSON reader can read ``kind``, to be :func:`refined`; ``None`` if it cannot."""
+    """The type as which Arrow's JSON reader can read ``kind``, to be cast; ``None`` if it cannot."""
     if pa.types.is_struct(kind):
         inner = [(field.name, readable(field.type)) for field in fields_of(kind)]
         return None if any(kind is None for _, kind in inner) else pa.struct(inner)
@@ -60,21 +62,6 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_decimal, pa.types.is_timestamp)
     text = (pa.types.is_string, pa.types.is_large_string)
     return kind if any(test(kind) for test in (*known, *text)) else None
-
-
-def refined(values: pa.Array, kind: pa.DataType | None = None) -> pa.Array:
-    """``values`` as ``kind``; without one, with times as text, as they are written."""
-    return values.cast(kind if kind is not None else _written(values.type))
-
-
-def _written(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _written(field.type)) for field in fields_of(kind)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_written(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(_written(kind.key_type), _written(kind.item_type))
-    return pa.string() if pa.types.is_temporal(kind) and not pa.types.is_duration(kind) else kind
 
 
 def parsed(text: str) -> Any:
@@ -174,7 +161,7 @@ def _leaf_reader(kind: pa.DataType) -> tuple[str, _Reader]:
             lambda value: pa.scalar(_of(value, str)).cast(kind).value
         )
     if pa.types.is_duration(kind):
-        return "a whole number", lambda value: _of(value, int)
+        return "a number of seconds", lambda value: int(_decimal(value) * _PARTS[kind.unit])
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return "base64", lambda value: _base64(_of(value, str))
     return "text", lambda value: _text(_of(value, str))
@@ -243,9 +230,9 @@ def _whole(kind: pa.DataType) -> _Reader:
 
 
 def _key(key: str, kind: pa.DataType) -> Any:
-    return (
-        _text(key) if pa.types.is_string(kind) or pa.types.is_large_string(kind) else pa.scalar(key).cast(kind).as_py()
-    )
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text(key)
+    return _base64(key) if pa.types.is_binary(kind) else pa.scalar(key).cast(kind).as_py()
 
 
 def _wrong(value: Any, what: str, path: str) -> ValueError:
@@ -255,70 +242,6 @@ def _wrong(value: Any, what: str, path: str) -> ValueError:
 
 def _at(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def to_text(kind: pa.DataType) -> Callable[[Any], str]:
-    """A function that writes a value of ``kind``, with times already as text."""
-    if pa.types.is_struct(kind):
-        inner = [
-            (field.name, json.dumps(field.name, ensure_ascii=False), to_text(field.type)) for field in fields_of(kind)
-        ]
-        return lambda row: (
-            "{" + ",".join(f"{key}:{write(row[name])}" for name, key, write in inner if row[name] is not None) + "}"
-        )
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        item = to_text(kind.value_type)
-        return lambda items: "[" + ",".join("null" if value is None else item(value) for value in items) + "]"
-    if pa.types.is_map(kind):
-        return _map_text(to_text(kind.item_type))
-    return _leaf_text(kind)
-
-
-def _map_text(item: Callable[[Any], str]) -> Callable[[Any], str]:
-    def write(pairs: Any) -> str:
-        fields = (f"{_quoted(_key_text(key))}:{'null' if value is None else item(value)}" for key, value in pairs)
-        return "{" + ",".join(fields) + "}"
-
-    return write
-
-
-def _key_text(key: Any) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
-
-
-def _leaf_text(kind: pa.DataType) -> Callable[[Any], str]:
-    if pa.types.is_boolean(kind):
-        return lambda value: "true" if value else "false"
-    if pa.types.is_float32(kind):
-        return _single_text
-    if pa.types.is_floating(kind):
-        return _float_text
-    if pa.types.is_decimal(kind):
-        return lambda value: format(value, "f")
-    if pa.types.is_integer(kind):
-        return str
-    if pa.types.is_timestamp(kind):
-        return lambda text: _quoted(text.replace(" ", "T", 1))
-    if pa.types.is_duration(kind):
-        return lambda value: str(value // value.resolution)
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda value: '"' + base64.b64encode(value).decode() + '"'
-    return _quoted
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _float_text(value: float) -> str:
-    if math.isfinite(value):
-        return repr(value)
-    return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
-
-
-def _single_text(value: float) -> str:
-    """The fewest digits that tell a number of 32 bits from its neighbours."""
-    return str(np.float32(value)) if math.isfinite(value) else _float_text(value)
 
 
 _ROW = re.compile(r" in row (\d+)")
@@ -333,7 +256,7 @@ class JsonFormat(Format):
     seconds), decimals as numbers or text, binary as base64, ``"NaN"`` and ``"Infinity"``. What does not fit its column is
     a bad record, and never a null: also a fraction in a ``long``, digits that a decimal has no room for, text for a
     number and a number for text. Columns with maps or binary are read by Python, which is slower. ``encode`` leaves out
-    fields that are null, as ``to_json`` does, but keeps microseconds.
+    fields that are null; :mod:`~connectors.formats.text` says how it writes the others.
     """
 
     name = "json"
@@ -344,7 +267,6 @@ class JsonFormat(Format):
         self._reads = readable(kind)
         self._schema = pa.schema(fields_of(self._reads)) if self._reads is not None else None
         self._value = reader(kind)
-        self._write = to_text(kind)
         self._framing = framed_by(self.settings)
 
     def decode(self, records: pa.Array) -> Decoded:
@@ -353,10 +275,7 @@ class JsonFormat(Format):
         return self._framing.decode(records, lambda number, payloads: present(self._decode, payloads), self.kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
-        bodies = pa.array(
-            [None if value is None else self._write(value).encode() for value in refined(values).to_pylist()],
-            pa.binary(),
-        )
+        bodies = json_text(values, nulls=False).cast(pa.binary())
         return bodies if self._framing is None else self._framing.encode(bodies, json_schema(self.kind), "JSON")
 
     def _decode(self, records: pa.Array) -> Decoded:
@@ -432,7 +351,7 @@ class JsonFormat(Format):
             raise ValueError("not one JSON object")
         columns = [column.chunk(0) if column.num_chunks == 1 else column.combine_chunks() for column in table.columns]
         read = pa.StructArray.from_arrays(columns, fields=fields_of(self._reads))
-        return read if self._reads == self.kind else refined(read, self.kind)
+        return read if self._reads == self.kind else read.cast(self.kind)
 
 
 def json_schema(kind: pa.DataType) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from string import Formatter
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as types
 
 from ..core.errors import Poison
-from .documents import documents
+from .text import json_text, text_of
 
 
 def is_template(text: str) -> bool:
@@ -27,12 +26,12 @@ def template_columns(template: str) -> list[str]:
 
 
 def filled(
-    template: str, rows: pa.RecordBatch, json: Any, coded: Callable[[bytes], bytes] | None = None
+    template: str, rows: pa.RecordBatch, coded: Callable[[bytes], bytes] | None = None
 ) -> list[bytes | Poison]:
-    """The template with the columns of each row in it, each value by ``coded``; ``json`` is the module ``orjson``."""
+    """The template with the columns of each row in it, each value by ``coded``."""
     parts = [(literal.replace("%", "%%"), name) for literal, name, _, _ in Formatter().parse(template)]
     pattern = "".join(literal + ("%b" if name else "") for literal, name in parts).encode()
-    columns = [texts(rows.column(name), json) for _, name in parts if name]
+    columns = [texts(rows.column(name)) for _, name in parts if name]
     if not columns:
         return [pattern % ()] * rows.num_rows
     null = Poison(f"a column of {template} is null")
@@ -41,11 +40,9 @@ def filled(
     return [null if None in row else pattern % row for row in zip(*columns, strict=True)]
 
 
-def texts(column: pa.Array, json: Any) -> Sequence[bytes | None]:
-    """The values of a column as the texts that Arrow can read again; binary as it is, nested values as JSON."""
+def texts(column: pa.Array) -> Sequence[bytes | None]:
+    """The values of a column as text; binary as it is, nested values as JSON."""
     if types.is_binary(column.type) or types.is_large_binary(column.type):
         return list(column.to_pylist())
-    if types.is_nested(column.type):
-        rows = documents(pa.RecordBatch.from_arrays([column], ["value"]), json)
-        return [None if isinstance(row, Poison) or row == b'{"value":null}' else row[9:-1] for row in rows]
-    return list(column.cast(pa.string()).cast(pa.binary()).to_numpy(zero_copy_only=False))  # faster than to_pylist
+    text = json_text(column) if types.is_nested(column.type) else text_of(column)
+    return list(text.cast(pa.binary()).to_numpy(zero_copy_only=False))  # faster than to_pylist

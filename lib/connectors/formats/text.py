@@ -1,29 +1,25 @@
-"""Text of Arrow columns as Spark's writers of json and csv make it, a whole column at a time.
+"""The one writer of text and JSON: Arrow columns, a whole column at a time.
 
 ==================  =======================================================================================
-float, double       as Java has them: ``1.0``, ``0.001``, ``9.99E-4``, ``1.0E7``, ``NaN``, ``-Infinity``
-decimal             with its whole scale; tiny ones with an exponent, such as ``0E-18``
+float, double       the fewest digits, as Java writes them: ``1.0``, ``0.001``, ``9.99E-4``, ``1.0E7``, ``NaN``, ``-Infinity``
+decimal             every digit of its scale, without an exponent: ``1.50``, ``0.00000000``
 date                ``2025-01-31``, ``-0044-03-15``, ``+12345-06-07``
-timestamp           milliseconds and the offset: ``2025-01-31T13:00:00.123+01:00``, in the zone of its Arrow type
-timestamp_ntz       the same without an offset
+timestamp           in UTC, with microseconds: ``2025-01-31T12:00:00.123456Z``
+timestamp_ntz       the same without the ``Z``
 time                ``13:00:00``, with a fraction of up to six digits if there is one
+interval            a number of seconds
 boolean, integers   ``true``, ``-1``
 ==================  =======================================================================================
 
-A double has the fewest digits that tell it from its neighbours, as in Java 19 and later. Java 17 sometimes writes more. Time
-zones are Java's: any year, any of Spark's names for a zone.
-
-In JSON, null fields of an object are left out; nulls in arrays and maps stay. NaN and infinities are strings, decimals numbers,
-binary is base64. A map is an object whose keys are the texts of Spark's internal values: a date is its number of days since
-1970, a timestamp its microseconds, a time its nanoseconds.
+In JSON, null fields of an object stay or are left out; nulls in arrays and maps stay. NaN and infinities are strings, decimals
+numbers, binary is base64. A map is an object whose keys are these texts.
 """
 
 from __future__ import annotations
 
 import base64
-import datetime
 import re
-import zoneinfo
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Final
 
@@ -33,57 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from ..core.errors import Misconfigured, Problem
-
 Numbers = npt.NDArray[np.int64]
-
-_UTC: Final = ("UTC", "GMT", "UT", "Z")
-_FIXED: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d\d)(?::?(\d\d))?)?")
-_SECOND: Final = 1_000_000
-_EARLY: Final = -6_000_000_000_000_000  # the year 1779, before any zone was introduced
-_LATE: Final = 2_114_380_800_000_000  # the year 2037: Arrow knows no change of a clock from there on
-_CYCLE: Final = 12_622_780_800 * _SECOND  # 400 years, after which the calendar repeats
-_QUARTER: Final = 900 * _SECOND
-
-
-def offsets(times: Numbers, zone: str) -> Numbers:
-    """The offset of ``zone`` from UTC, in seconds, at each of ``times`` (microseconds since 1970).
-
-    Raises :class:`Misconfigured` for a zone that has no region and no offset here.
-    """
-    fixed = _fixed(zone)
-    if fixed is not None:
-        return np.full(len(times), fixed, np.int64)
-    near = np.clip(times, _EARLY, _LATE)
-    try:
-        wall = pc.local_timestamp(pa.array(near, pa.timestamp("us", zone)))
-    except pa.ArrowInvalid:
-        text = f'is "{zone}", which only Java knows; set a region such as Europe/Berlin, or an offset such as +02:00.'
-        raise Misconfigured("connectors", [Problem("spark.sql.session.timeZone", text)]) from None
-    seconds: Numbers = (wall.cast(pa.int64()).to_numpy() - near) // _SECOND
-    late = times >= _LATE
-    if late.any():
-        seconds[late] = _late(times[late], zone)
-    return seconds
-
-
-def _fixed(zone: str) -> int | None:
-    if zone in _UTC:
-        return 0
-    parts = _FIXED.fullmatch(zone)
-    if parts is None:
-        return None
-    hours, minutes, seconds = (int(part or 0) for part in parts.groups()[1:])
-    return (hours * 3600 + minutes * 60 + seconds) * (-1 if parts[1] == "-" else 1)
-
-
-def _late(times: Numbers, zone: str) -> Numbers:
-    """Python's rules, which go on for ever; they are asked once for each quarter of an hour."""
-    quarters, places = np.unique(((times - _LATE) % _CYCLE + _LATE) // _QUARTER, return_inverse=True)
-    region = zoneinfo.ZoneInfo(zone)
-    moments = (datetime.datetime.fromtimestamp(quarter * 900, region).utcoffset() for quarter in quarters.tolist())
-    return np.array([int(offset.total_seconds()) for offset in moments if offset is not None], np.int64)[places]
-
 
 _PARTS: Final = r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<fraction>\d*))?(?:e(?P<power>[+-]?\d+))?"
 _SURROGATE: Final = re.compile(b"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -95,6 +41,9 @@ def text_of(column: pa.Array) -> pa.Array:
     kind = column.type
     if types.is_string(kind) or types.is_large_string(kind):
         return valid_text(column.cast(pa.string()))
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        cells = column.to_pylist()
+        return pa.array([None if cell is None else base64.b64encode(cell).decode() for cell in cells], pa.string())
     if types.is_floating(kind):
         return _float_text(column)
     if types.is_timestamp(kind):
@@ -104,7 +53,11 @@ def text_of(column: pa.Array) -> pa.Array:
     if types.is_time(kind):
         text = column.cast(pa.time64("us"), safe=False).cast(pa.string())
         return pc.utf8_rtrim(pc.utf8_rtrim(text, characters="0"), characters=".")
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_decimal(kind) or types.is_null(kind):
+    if types.is_decimal(kind):
+        return _decimal_text(column.cast(pa.string()))
+    if types.is_duration(kind):
+        return _float_text(pc.divide(column.cast(pa.int64()).cast(pa.float64()), _PER_SECOND[kind.unit]))
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return column.cast(pa.string())
     raise TypeError(f"{kind} has no text")
 
@@ -121,6 +74,13 @@ def valid_text(column: pa.Array) -> pa.Array:
 
 def _decoded(cell: bytes) -> str:
     return _SURROGATE.sub("�".encode(), cell).decode(errors="replace")
+
+
+def _decimal_text(texts: pa.Array) -> pa.Array:
+    odd = pc.fill_null(pc.match_substring(texts, "E"), False)
+    if not pc.any(odd).as_py():
+        return texts
+    return pc.replace_with_mask(texts, odd, pa.array([format(Decimal(text), "f") for text in texts.filter(odd).to_pylist()]))
 
 
 def _float_text(column: pa.Array) -> pa.Array:
@@ -166,23 +126,11 @@ def _word(number: float) -> str:
 
 
 def _timestamp_text(column: pa.Array) -> pa.Array:
-    zone = column.type.tz
-    times = column.cast(pa.timestamp("us", zone), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
-    shift = offsets(times, zone) if zone else np.zeros(1, np.int64)
-    text = _iso((times + shift * 1_000_000) // 1000, "ms")
-    if zone:
-        seconds, places = np.unique(shift, return_inverse=True)
-        shown = pa.array([_offset(number) for number in seconds.tolist()], pa.string())
-        text = pc.binary_join_element_wise(text, shown.take(places), "")
+    times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).fill_null(0).to_numpy()
+    text = _iso(times, "us")
+    if column.type.tz:
+        text = pc.binary_join_element_wise(text, "Z", "")
     return pc.if_else(column.is_valid(), text, None) if column.null_count else text
-
-
-def _offset(seconds: int) -> str:
-    if not seconds:
-        return "Z"
-    minutes, rest = divmod(abs(seconds), 60)
-    text = f"{'-' if seconds < 0 else '+'}{minutes // 60:02d}:{minutes % 60:02d}"
-    return f"{text}:{rest:02d}" if rest else text
 
 
 def _date_text(column: pa.Array) -> pa.Array:
@@ -191,13 +139,13 @@ def _date_text(column: pa.Array) -> pa.Array:
 
 
 def _iso(counts: Numbers, unit: str) -> pa.Array:
-    """Days or milliseconds since 1970 as text; years that have no four digits are signed."""
+    """Days or microseconds since 1970 as text; years that have no four digits are signed."""
     first, last = (np.datetime64(day).astype(f"datetime64[{unit}]").astype(np.int64) for day in ("0000-01-01", "10000-01-01"))
     odd = (counts < first) | (counts >= last)
     plain = np.where(odd, 0, counts)
-    kind = pa.timestamp("ms") if unit == "ms" else pa.date32()
-    text = pa.array(plain if unit == "ms" else plain.astype(np.int32)).cast(kind).cast(pa.string())
-    if unit == "ms":
+    kind = pa.timestamp("us") if unit == "us" else pa.date32()
+    text = pa.array(plain if unit == "us" else plain.astype(np.int32)).cast(kind).cast(pa.string())
+    if unit == "us":
         text = pc.binary_replace_slice(text, 10, 11, "T")
     if not odd.any():
         return text
@@ -215,23 +163,25 @@ def _replaced(text: pa.Array, mask: npt.NDArray[np.bool_], texts: pa.Array) -> p
     return pc.replace_with_mask(text, pa.array(mask), texts) if len(texts) else text
 
 
+_BARE: Final = (types.is_integer, types.is_boolean, types.is_decimal, types.is_duration, types.is_null)
+"""Types whose text is JSON."""
+_PER_SECOND: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _SHORT: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _LARGEST: Final = 64 << 20
 """So many bytes of rows become text at a time: Arrow's strings have room for 2 GB."""
 
 
 def json_lines(rows: pa.RecordBatch) -> list[bytes]:
-    """One JSON object a row, each ended by a newline, as UTF-8; in pieces, which follow each other."""
+    """One JSON object a row, without its nulls, each ended by a newline, as UTF-8; in pieces, which follow each other."""
     if rows.nbytes > _LARGEST and rows.num_rows > 1:
         middle = rows.num_rows // 2
         return [*json_lines(rows.slice(0, middle)), *json_lines(rows.slice(middle))]
-    lines = pc.binary_join_element_wise(_object(rows.schema.names, rows.columns, rows.num_rows), "\n", "")
-    return [content_of(lines)]
+    return [content_of(pc.binary_join_element_wise(json_objects(rows, nulls=False), "\n", ""))]
 
 
-def to_json_lines(batch: pa.RecordBatch) -> bytes:
-    """One JSON object a row, each ended by a newline, in the form of Spark's JSON writer."""
-    return b"".join(json_lines(batch))
+def json_objects(rows: pa.RecordBatch, *, nulls: bool = True) -> pa.Array:
+    """The JSON object of each row; ``nulls`` is whether fields that are null stay."""
+    return _object(rows.schema.names, rows.columns, rows.num_rows, nulls)
 
 
 def content_of(texts: pa.Array) -> bytes:
@@ -243,19 +193,20 @@ def content_of(texts: pa.Array) -> bytes:
     return bytes(memoryview(content)[int(places[0]) : int(places[len(texts)])])
 
 
-def json_text(column: pa.Array) -> pa.Array:
-    """The values of ``column`` as JSON; null stays null."""
+def json_text(column: pa.Array, *, nulls: bool = True) -> pa.Array:
+    """The values of ``column`` as JSON; null stays null. ``nulls`` is whether fields of objects that are null stay."""
     kind = column.type
     if types.is_struct(kind):
-        return _present(column, _object([field.name for field in kind], column.flatten(), len(column)))
+        return _present(column, _object([field.name for field in kind], column.flatten(), len(column), nulls))
     if types.is_map(kind):
         first, last, lengths = _ends(column)
-        keys = pc.binary_join_element_wise(quoted(_keys(column.keys[first:last])), ":", "")
-        items = pc.fill_null(json_text(column.items[first:last]), "null")
-        return _collected(column, pc.binary_join_element_wise(keys, items, ""), lengths, "{", "}")
+        keys = column.keys[first:last]
+        texts = json_text(keys, nulls=nulls) if types.is_nested(kind.key_type) else text_of(keys)
+        items = pc.fill_null(json_text(column.items[first:last], nulls=nulls), "null")
+        return _collected(column, pc.binary_join_element_wise(quoted(texts), items, ":"), lengths, "{", "}")
     if types.is_list(kind) or types.is_large_list(kind):
         first, last, lengths = _ends(column)
-        items = pc.fill_null(json_text(column.values[first:last]), "null")
+        items = pc.fill_null(json_text(column.values[first:last], nulls=nulls), "null")
         return _collected(column, items, lengths, "[", "]")
     return _leaf(column)
 
@@ -272,16 +223,11 @@ def quoted(texts: pa.Array) -> pa.Array:
 
 def _leaf(column: pa.Array) -> pa.Array:
     kind = column.type
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        cells = column.to_pylist()
-        return pa.array([None if cell is None else f'"{base64.b64encode(cell).decode()}"' for cell in cells], pa.string())
-    if types.is_duration(kind):
-        return text_of(pc.divide(column.cast(pa.int64()).cast(pa.float64()), _per_second(kind.unit)))
     texts = text_of(column)
     if types.is_floating(kind):
         finite = pc.is_finite(column)
         return texts if pc.all(finite).as_py() in (None, True) else pc.if_else(finite, texts, quoted(texts))
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_decimal(kind) or types.is_null(kind):
+    if any(test(kind) for test in _BARE):
         return texts
     return quoted(texts) if _needs_escapes(kind) else pc.binary_join_element_wise('"', texts, '"', "")
 
@@ -290,16 +236,14 @@ def _needs_escapes(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
-def _per_second(unit: str) -> float:
-    return {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
-
-
-def _object(names: list[str], columns: list[pa.Array], count: int) -> pa.Array:
+def _object(names: list[str], columns: list[pa.Array], count: int, nulls: bool) -> pa.Array:
     if not columns:
         return pa.array(["{}"] * count, pa.string())
     keys = quoted(pa.array(names, pa.string())).to_pylist()
+    values = (json_text(column, nulls=nulls) for column in columns)
     fields = [
-        pc.binary_join_element_wise(f"{key}:", json_text(column), "") for key, column in zip(keys, columns, strict=True)
+        pc.binary_join_element_wise(f"{key}:", pc.fill_null(value, "null") if nulls else value, "")
+        for key, value in zip(keys, values, strict=True)
     ]
     return pc.binary_join_element_wise("{", _joined(fields), "}", "")
 
@@ -310,16 +254,6 @@ def _joined(fields: list[pa.Array]) -> pa.Array:
         absent = reduce(pc.and_, (field.is_null() for field in fields))
         fields = [pc.if_else(absent, "", fields[0]), *fields[1:]]
     return pc.binary_join_element_wise(*fields, ",", null_handling="skip") if len(fields) > 1 else fields[0]
-
-
-def _keys(keys: pa.Array) -> pa.Array:
-    """The keys of a map as text."""
-    kind = keys.type
-    if types.is_date32(kind):
-        return keys.cast(pa.int32()).cast(pa.string())
-    if types.is_timestamp(kind) or types.is_time64(kind) or types.is_duration(kind):
-        return keys.cast(pa.int64()).cast(pa.string())
-    return json_text(keys) if types.is_nested(kind) or types.is_binary(kind) else text_of(keys)
 
 
 def _ends(column: pa.Array) -> tuple[int, int, pa.Array]:

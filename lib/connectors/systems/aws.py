@@ -233,7 +233,6 @@ class RecordWriter(AwsWriter):
     """Puts the rows of one task. An entry is a record as boto3 takes it."""
 
     def __init__(self, sink: RecordSink, batch: Batch, service: str) -> None:
-        self._json = client_library("orjson", "orjson", connector=f"connectors.{sink.name}")
         self._most_record_bytes = sink.most_record_bytes
         super().__init__(sink, batch, service)
 
@@ -245,7 +244,7 @@ class RecordWriter(AwsWriter):
         """The data of each record."""
         column = self._values["dataColumn"]
         if column is None:
-            return documents(rows, self._json)
+            return documents(rows)
         null = Poison(f'the column "{column}" is null')
         return [null if data is None else data for data in rows.column(column).cast(pa.binary()).to_pylist()]
 

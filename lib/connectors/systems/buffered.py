@@ -19,7 +19,7 @@ from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger, LedgerContent
 from ..core.options import Values
 from ..core.sink import RETENTION
-from ..formats.text import to_json_lines
+from ..formats.text import json_lines
 from ..storage import is_local, storage_of
 from ..storage.location import without_user
 from .files.committer import begin
@@ -77,7 +77,7 @@ class BufferedWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         if self._file is None:
             self._file = self.folder.create(f"{begin('connectors.buffered', self.folder, self.batch, self.attempt)}/rows")
-        self._file.write(to_json_lines(batch))
+        self._file.writelines(json_lines(batch))
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..core import Batch, Committable, FrameSink, Guarantee, Options, SinkWriter, Text
-from ..core.dead_letters import to_json
+from ..formats.text import json_objects
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,9 +34,7 @@ class PrintSink(FrameSink):
         mark = f"{self.values['prefix']}:{subtask}> " if self.values["prefix"] else f"{subtask}> "
         if rows.num_columns == 1:
             return [f"{mark}{'null' if value is None else value}" for value in rows.column(0).to_pylist()]
-        return [
-            mark + to_json({name: cell for name, cell in row.items() if cell is not None}) for row in rows.to_pylist()
-        ]
+        return [mark + text for text in json_objects(rows, nulls=False).to_pylist()]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> PrintWriter:
         return PrintWriter(self, subtask)

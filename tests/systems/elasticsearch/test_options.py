@@ -71,7 +71,7 @@ def test_index_names_by_columns() -> None:
 
 def test_a_document_keeps_large_numbers_and_nulls() -> None:
     rows = pa.RecordBatch.from_pydict({"n": [2**60 + 1, None], "x": [None, 0.1], "b": [True, None]})
-    assert [orjson.loads(document) for document in documents(rows, orjson)] == [  # type: ignore[arg-type]
+    assert [orjson.loads(document) for document in documents(rows)] == [  # type: ignore[arg-type]
         {"n": 2**60 + 1, "x": None, "b": True},
         {"n": None, "x": 0.1, "b": None},
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +62,16 @@ NESTED_TIMES = {
 }
 NESTED_CLOCK = {"clocks": "map('k', array(named_struct('t', time'01:02:03.5'), NULL))"}
 KEYS = {
-    "by_day": "map(date'2025-01-31', 1)",
-    "by_time": "map(timestamp'2025-01-31 00:00:00.123456Z', 1)",
-    "by_naive": "map(timestamp_ntz'2025-01-31 00:00:00.123456', 1)",
-    "by_clock": "map(time'01:02:03', 1)",
     "by_real": "map(1.0E10D, 1, double('NaN'), 2)",
     "by_exact": "map(cast('1.50' AS decimal(20,5)), 1)",
     "by_flag": "map(true, 1)",
     "by_long": "map(5L, 1)",
+}
+TIMES_AS_KEYS = {
+    "by_day": "map(date'2025-01-31', 1)",
+    "by_time": "map(timestamp'2025-01-31 00:00:00.123456Z', 1)",
+    "by_naive": "map(timestamp_ntz'2025-01-31 00:00:00.123456', 1)",
+    "by_clock": "map(time'01:02:03', 1)",
 }
 OTHER_ZONES = [pytest.param(zone, marks=pytest.mark.soak) for zone in ("UTC", "-00:30", "GMT+2", "+5:30")]
 ODD_NAMES = {'a "b" é': "1"}
@@ -76,7 +81,9 @@ COLUMNS = {
     "json": {**PLAIN, **TIMES, **CLOCK, **NESTED, **NESTED_TIMES, **NESTED_CLOCK, **KEYS, **ODD_NAMES, **VOID},
     "csv": {**PLAIN, **TIMES, **CLOCK, "again": PLAIN["text"]},
     "text": {"text": PLAIN["text"]},
-    "parquet": {**PLAIN, **TIMES, **CLOCK, **NESTED, **NESTED_TIMES, **NESTED_CLOCK, **KEYS, **ODD_NAMES},
+    "parquet": {
+        **PLAIN, **TIMES, **CLOCK, **NESTED, **NESTED_TIMES, **NESTED_CLOCK, **KEYS, **TIMES_AS_KEYS, **ODD_NAMES,
+    },
     "orc": {**PLAIN, **NESTED},
     "avro": {**PLAIN, **TIMES, **NESTED, **NESTED_TIMES, **VOID},
 }
@@ -123,10 +130,13 @@ CARRIERS: dict[str, Callable[..., None]] = {"foreach_batch": by_foreach_batch, "
 
 
 def contents(spark: Any, folder: Path, columns: dict[str, str], kind: str) -> Any:
-    """What a reader finds: the lines of text, or the types and values that Spark and Arrow read."""
+    """What a reader finds: the lines of text, with numbers as such, or the types and values that Spark and Arrow read."""
     (file,) = FilesContext(folder).files()
-    if kind in ("json", "csv", "text"):
-        return file.read_bytes().decode(errors="backslashreplace").split("\n")
+    if kind == "json":
+        return [json.loads(line, parse_float=Decimal) for line in file.read_text().split("\n")[:-1]]
+    if kind in ("csv", "text"):
+        lines = file.read_bytes().decode(errors="backslashreplace").split("\n")
+        return [re.sub(r"(?<=,)-?\d[\d.]*E-\d+(?=,)", lambda number: format(Decimal(number[0]), "f"), line) for line in lines]
     if kind == "avro":
         with file.open("rb") as content:
             reader = fastavro.block_reader(content)
@@ -161,12 +171,13 @@ def test_every_carrier_writes_the_same_content(spark: Any, tmp_path: Path, kind:
 
 @pytest.mark.parametrize("zone", ["America/St_Johns", *OTHER_ZONES], indirect=True)
 @pytest.mark.usefixtures("zone")
-def test_times_in_text_are_those_of_the_session(spark: Any, tmp_path: Path) -> None:
+def test_times_in_text_are_in_utc_in_any_session(spark: Any, tmp_path: Path) -> None:
     columns = {"id": "1", **TIMES, **NESTED_TIMES}
     for carrier in ("foreach_batch", "write"):
         CARRIERS[carrier](spark, columns, tmp_path / carrier, fileFormat="json")
     native, arrow = (contents(spark, tmp_path / carrier, columns, "json") for carrier in ("foreach_batch", "write"))
     assert arrow == native
+    assert native[1]["time"] == "2025-10-26T00:30:00.123456Z"
 
 
 @pytest.mark.parametrize("text", ["'x', '', NULL, ' ', '#'", "1, NULL, 2"])
@@ -181,6 +192,7 @@ def test_csv_of_one_column_has_a_line_for_every_row(spark: Any, tmp_path: Path, 
 REFUSED = [
     ("json", "interval '1-2' year to month"),
     ("json", "parse_json('{}')"),
+    *(("json", value) for value in TIMES_AS_KEYS.values()),
     ("csv", "NULL"),
     ("orc", "array(timestamp_ntz'2025-01-31 00:00:00')"),
 ]

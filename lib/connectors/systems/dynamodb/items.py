@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
-from ...formats.documents import times
+from ...formats.text import text_of as texts_of
 
 Attribute = Mapping[str, Any]
 """A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""
@@ -86,7 +86,7 @@ def _attributes(name: str, column: pa.Array) -> Sequence[Attribute | Poison | No
     """The values of a column."""
     kind = column.type
     if types.is_timestamp(kind) or types.is_date(kind):
-        return [None if text is None else {"S": text} for text in times(column).to_pylist()]
+        return [None if text is None else {"S": text} for text in texts_of(column).to_pylist()]
     if types.is_floating(kind):
         texts = pc.cast(column, pa.string()).to_pylist()  # the shortest text that stands for the number
         if _all_fit(column):
@@ -132,7 +132,7 @@ def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
     if types.is_binary(kind) or types.is_large_binary(kind):
         return lambda value: {"B": value}
     if types.is_timestamp(kind) or types.is_date(kind):
-        return lambda value: {"S": times(pa.array([value], kind))[0].as_py()}
+        return lambda value: {"S": texts_of(pa.array([value], kind))[0].as_py()}
     if types.is_list(kind) or types.is_large_list(kind):
         item = _writer(name, kind.value_type)
         return lambda value: _joined("L", [_NULL if part is None else item(part) for part in value])

@@ -11,7 +11,8 @@ import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
 from ...core import Batch, Fatal, Poison, Problem, Transient, Values
-from ...formats.documents import documents, times
+from ...formats.documents import documents
+from ...formats.text import text_of
 from .client import NDJSON, SearchClient
 from .documents import IndexName
 
@@ -53,7 +54,7 @@ class BulkWriter(BatchingWriter):
         versions = _versions(rows.column(self.version)) if self.version else empty
         routes = rows.column(self.routing).cast(pa.string()).to_pylist() if self.routing else empty
         indexes = empty if self.index.constant is not None else self.index.of_rows(rows)
-        bodies = empty if self.operation == "delete" else documents(rows, self.client.json)
+        bodies = empty if self.operation == "delete" else documents(rows)
         return [self._entry(*cells) for cells in zip(ids, versions, routes, indexes, bodies, strict=True)]
 
     def _entry(self, id: Any, version: Any, route: Any, index: Any, body: Any) -> Entry | Poison:
@@ -139,7 +140,7 @@ def _reason(status: int, error: dict[str, Any]) -> str:
 
 def _ids(column: pa.Array) -> list[str | None]:
     is_time = types.is_timestamp(column.type) or types.is_date(column.type)
-    return list((times(column) if is_time else column.cast(pa.string())).to_pylist())
+    return list((text_of(column) if is_time else column.cast(pa.string())).to_pylist())
 
 
 def _versions(column: pa.Array) -> list[int | None]:

@@ -148,8 +148,9 @@ def _is_struct_in_arrow_only(kind: pa.DataType) -> bool:
 
 
 def _has_key_without_text(kind: pa.DataType) -> bool:
-    """True for a map of whose keys Spark writes the address of a Java object."""
-    return bool(types.is_map(kind) and (types.is_nested(kind.key_type) or types.is_binary(kind.key_type)))
+    """True for a map of whose keys Spark writes the address of a Java object, or a number of its own for a time."""
+    tests = (types.is_nested, types.is_binary, types.is_temporal)
+    return bool(types.is_map(kind)) and any(test(kind.key_type) for test in tests)
 
 
 def _has_key_of_another_type(kind: pa.DataType) -> bool:

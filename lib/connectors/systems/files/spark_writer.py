@@ -110,6 +110,11 @@ def _lines(stream: Any) -> int:
 _BUCKET = "__bucket"
 _NO_TIME = f"{_BUCKET}={NULL}"
 _TIMES = "spark.sql.parquet.outputTimestampType"
+_TEXT_TIMES = {
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 _CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 """Quotes as in RFC 4180; and without these Spark's writer drops the blanks around a text."""
 
@@ -176,7 +181,7 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
 def _options(sink: FilesSink) -> dict[str, str]:
     """Spark's options for what the carriers without a DataFrame write too."""
     kind, codec = sink.values["fileFormat"], sink.values["compression"]
-    options = {**_CSV} if kind == "csv" else {}
+    options = {**(_TEXT_TIMES if kind in ("json", "csv") else {}), **(_CSV if kind == "csv" else {})}
     if codec:
         options["compression"] = "lz4_raw" if (kind, codec) == ("parquet", "lz4") else codec
     return options

@@ -144,7 +144,7 @@ class FilesWriter(SinkWriter):
         self._open: dict[str, tuple[FormatWriter, BinaryIO]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self.format not in ZONED and not batch.schema.equals(self._spark_schema):
+        if not batch.schema.equals(self._spark_schema):
             batch = as_schema(batch, self._spark_schema)  # Spark gives times in the zone of the session
         for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
             self._file(folder).write(rows)
@@ -201,9 +201,6 @@ def check_columns(sink: FilesSink, schema: pa.Schema) -> None:
     """Raises :class:`Misconfigured` for columns that the file format cannot hold."""
     check_types(f"connectors.{sink.name}", sink.values["fileFormat"], schema)
 
-
-ZONED = ("json", "csv")
-"""The file formats whose times show the zone of the session."""
 
 CODECS = {
     "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),

@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from ...batching import BatchingSink, BatchingWriter, Failure, FlowLimits, batching_options
 from ...core import REQUIRED, Batch, Choice, Fatal, FrameSink, Guarantee, Int, Options, Poison, Problem, Text, Values
-from ...core.clients import client_library
 from ...core.state import digest
 from ...formats.documents import documents
 from ...formats.templates import filled, is_template, template_columns
-from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, HttpClient, check_http, refusal, shown, statuses
+from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, refusal, shown, statuses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,7 +134,6 @@ class HttpWriter(BatchingWriter):
 
     def __init__(self, sink: HttpSink, batch: Batch) -> None:
         values = self._values = sink.values
-        self._json = client_library("orjson", "orjson", connector=CONNECTOR)
         self._batch = batch
         self._places = template_columns(values["url"])
         self._success, self._retried = statuses(values["successStatuses"]), statuses(values["retryStatuses"])
@@ -152,8 +150,8 @@ class HttpWriter(BatchingWriter):
         return replace(limits, records=1, buffered=values["batch.maxBuffered"] or 4 * limits.in_flight)
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Request | Poison]:
-        urls = filled(self._values["url"], rows, self._json, lambda text: quote(text, safe="").encode())
-        bodies = documents(rows, self._json)
+        urls = filled(self._values["url"], rows, lambda text: quote(text, safe="").encode())
+        bodies = documents(rows)
         keys = self._keys(rows, bodies)
         entries: list[Request | Poison] = []
         for url, key, body in zip(urls, keys, bodies, strict=True):

@@ -21,7 +21,6 @@ array, struct, map     jsonb               TEXT (JSON)      JSON              LO
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -29,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.dead_letters import to_json
+from ...formats.text import json_text
 
 
 def is_json(kind: pa.DataType) -> bool:
@@ -60,34 +59,8 @@ def with_json_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with arrays, structs and maps as JSON text."""
     if not any(is_json(field.type) for field in batch.schema):
         return batch
-    columns = [_json_texts(column) if is_json(column.type) else column for column in batch.columns]
+    columns = [json_text(column) if is_json(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=staged_schema(batch.schema))
-
-
-def _json_texts(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else _json_text(value, column.type) for value in column.to_pylist()], pa.string())
-
-
-def _json_text(value: Any, kind: pa.DataType) -> str:
-    text = to_json({"v": _json_value(value, kind)})
-    return text[len('{"v": ') : -1]
-
-
-def _json_value(value: Any, kind: pa.DataType) -> Any:
-    """Arrow gives a map as a list of pairs; JSON has objects."""
-    if value is None:
-        return None
-    if pa.types.is_map(kind):
-        return {_key(key): _json_value(item, kind.item_type) for key, item in value}
-    if pa.types.is_struct(kind):
-        return {kind.field(n).name: _json_value(value[kind.field(n).name], kind.field(n).type) for n in range(kind.num_fields)}
-    if pa.types.is_nested(kind):
-        return [_json_value(item, kind.value_type) for item in value]
-    return value
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else json.dumps(key, default=str).strip('"')
 
 
 def unix_scale(number: float) -> int:

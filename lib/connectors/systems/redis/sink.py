@@ -26,7 +26,6 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.clients import client_library
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...formats.documents import documents
@@ -156,7 +155,6 @@ class CommandWriter(BatchingWriter):
 
     def __init__(self, sink: RedisSink, batch: Batch) -> None:
         values = self._values = sink.values
-        self._json = client_library("orjson", "orjson", connector="connectors.redis")
         self._client = RedisClient("connectors.redis", values, seconds=values["request.timeout"])
         self._command: str = values["command"]
         expire = values["expire"]
@@ -165,7 +163,7 @@ class CommandWriter(BatchingWriter):
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Command | Poison]:
         values, command = self._values, self._command.upper()
-        columns: list[Sequence[Any]] = [filled(values["key"], rows, self._json)]
+        columns: list[Sequence[Any]] = [filled(values["key"], rows)]
         if self._command == "xadd" or (self._command == "hset" and not values["field"]):
             limit = (b"MAXLEN", b"~", b"%d" % values["maxLen"]) if values["maxLen"] else ()
             head = (*limit, b"*") if self._command == "xadd" else ()
@@ -173,11 +171,11 @@ class CommandWriter(BatchingWriter):
             entries: list[Any] = [(command, key, *head, *row) for key, row in zip(columns[0], fields, strict=True)]
             columns.append([row or Poison("all columns are null") for row in fields])
             if nested := [field.name for field in rows.schema if types.is_nested(field.type)]:
-                columns.append(documents(rows.select(nested), self._json))  # of a NaN in one, which JSON has not
+                columns.append(documents(rows.select(nested)))  # of a NaN in one, which JSON has not
         else:
             if template := values["field"] or (values["scoreColumn"] and f"{{{values['scoreColumn']}}}"):
-                columns.append(filled(template, rows, self._json))
-            columns.append(documents(rows, self._json))
+                columns.append(filled(template, rows))
+            columns.append(documents(rows))
             entries = list(zip([command] * rows.num_rows, *columns, strict=True))
         for column in columns:
             if Poison in set(map(type, column)):
@@ -240,7 +238,7 @@ class CommandWriter(BatchingWriter):
     def _fields(self, rows: pa.RecordBatch) -> list[tuple[bytes, ...]]:
         """The names and values of each row's columns, by turns, nulls left out."""
         names = [name.encode() for name in rows.schema.names]
-        cells = zip(*(texts(column, self._json) for column in rows.columns), strict=True)
+        cells = zip(*(texts(column) for column in rows.columns), strict=True)
         return [
             tuple(part for name, value in zip(names, row, strict=True) if value is not None for part in (name, value))
             for row in cells

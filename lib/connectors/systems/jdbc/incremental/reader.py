@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....core import ConnectorError, SplitReader, Transient
-from ....core.dead_letters import to_json
 from ....core.options import Values
+from ....formats.text import json_objects
 from ..connection import Connection
 from ..dialects import Dialect, Table
 from ..rows import ColumnReader, Rows, columns_schema, columns_text, rows_for
@@ -147,7 +147,7 @@ class TableReader(SplitReader[TableSplit]):
         """``rows`` as they are, or as JSON where many tables share a stream."""
         if not is_stream_of_tables(self.values):
             return rows
-        columns = {"table": pa.repeat(split.table, rows.num_rows), "row": pa.array(map(to_json, rows.to_pylist()), pa.string())}
+        columns = {"table": pa.repeat(split.table, rows.num_rows), "row": json_objects(rows)}
         columns["schema"] = pa.repeat(columns_text(selection, ntz=self._ntz), rows.num_rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
