@@ -147,7 +147,7 @@ class TablesContext(SourceContext):
         for n in numbers:
             name = self.names[n % 3]
             self.run(f"INSERT INTO {name} VALUES ({n}, 'row {n}')")
-            rows.append({"table": name, "row": f'{{"id": {n}, "name": "row {n}"}}'})
+            rows.append({"table": name, "row": f'{{"id":{n},"name":"row {n}"}}'})
         return rows
 
     def partition(self, row: Mapping[str, Any]) -> str:
