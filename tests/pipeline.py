@@ -16,8 +16,8 @@ from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.testing import FailureInjector
-from connectors.testing.driver import session
 from connectors.testing.faults import faulty_sink
+from connectors.testing.session import session
 
 BAD_LINES = (
     b'{"id": %d, "name": "cut o',

@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="capacity,batch_size,http,contrast")
     options = parser.parse_args()
-    from connectors.testing.driver import session
+    from connectors.testing.session import session
 
     spark = session(f"local[{TASKS}]", {})
     results: dict[str, list[dict[str, float]]] = defaultdict(list)

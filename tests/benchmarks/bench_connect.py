@@ -65,7 +65,7 @@ def lines_file(folder: Path, lines: int) -> Path:
 
 
 def session() -> Any:
-    from connectors.testing.driver import session as driver_session
+    from connectors.testing.session import session as driver_session
 
     return driver_session("local[2,4]", {"spark.driver.extraJavaOptions": ""})
 

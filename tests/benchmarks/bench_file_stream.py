@@ -146,7 +146,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.driver import session
+    from connectors.testing.session import session
 
     data = flights(options.folder)
     spark = session("local[2,4]", {})

@@ -55,8 +55,8 @@ def main() -> None:
 
 
 def spark_with_kafka() -> Any:
-    from connectors.testing.driver import session
     from connectors.testing.servers.base import classpath
+    from connectors.testing.session import session
 
     jars = classpath("spark-kafka-tokens", f"{TOKENS}:{TOKENS_VERSION}").split(os.pathsep)
     (tokens,) = [jar for jar in jars if "spark-token-provider-kafka" in jar]

@@ -39,8 +39,8 @@ def arguments(doc: str | None, *, rounds: int, rows: int, **more: int) -> argpar
 def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.driver import session
     from connectors.testing.servers import PostgresServer
+    from connectors.testing.session import session
 
     # Java as users have it, with the second compiler, which the tests do without.
     conf = {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": ""}

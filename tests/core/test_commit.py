@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter, Transient
+from connectors.core.batch import DriverClock
 from connectors.core.commit import Commit
 from connectors.core.ledger import HISTORY, OWNER, Entry, FileLedger, Verdict, once_query
-from connectors.core.sink import DriverClock, FrameCommitter
+from connectors.core.sink import FrameCommitter
 from connectors.core.writing import stage
 from connectors.storage.base import Content
 from connectors.storage.local import LocalStorage

@@ -95,6 +95,50 @@ def test_the_library_imports_no_tools() -> None:
     assert [name for name in LIBRARY for used in imports(name) if used.split(".")[0] == "connectors_tools"] == []
 
 
+CIRCLES = {
+    ("connectors.core.errors", "connectors.core.messages"): "an error shows itself in a notebook; its texts know the classes",
+    ("connectors.spark.arrival", "connectors.spark.library"): "what brings the library is there before it, pickled by value",
+}
+"""Modules that import each other, and why."""
+
+
+def test_modules_import_each_other_in_two_circles() -> None:
+    assert {tuple(sorted(circle)) for circle in circles()} == set(CIRCLES)
+
+
+def circles() -> list[list[str]]:
+    """The groups of modules of which each one reaches every other by imports, by Tarjan's algorithm."""
+    places: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(name: str) -> None:
+        places[name] = lowest[name] = len(places)
+        path.append(name)
+        for used in direct_imports(name):
+            if used not in places:
+                visit(used)
+            if used in path:
+                lowest[name] = min(lowest[name], lowest[used])
+        if lowest[name] == places[name]:
+            group = path[path.index(name) :]
+            del path[path.index(name) :]
+            found.extend([group] if len(group) > 1 else [])
+
+    for name in sorted(MODULES):
+        if name not in places:
+            visit(name)
+    return found
+
+
+def direct_imports(name: str) -> set[str]:
+    """The modules that ``name`` imports; a package only where a name of its own is taken from it."""
+    used = set(imports(name)) & set(MODULES)
+    packages = {used_name.rpartition(".")[0] for used_name in used}
+    return {other for other in used - {name} if other not in packages or MODULES[other].name != "__init__.py"}
+
+
 def test_the_storage_is_below_the_core() -> None:
     used = {of for name in MODULES if layer(name) == "storage" for of in imports(name) if layer(of) == "core" and of in MODULES}
     assert used - {"connectors.core"} <= STORAGE_MAY_USE

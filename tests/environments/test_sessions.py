@@ -14,8 +14,9 @@ import pytest
 
 import connectors
 from connectors.testing import Action, FailureInjector, Point, same_records
-from connectors.testing.driver import python_path, start_driver
+from connectors.testing.driver import start_driver
 from connectors.testing.environments import Environment
+from connectors.testing.session import python_path
 from connectors.testing.spark_suites import spark_query
 from tests.systems.reference_contexts import BufferedContext
 

@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from ..core.batch import Batch, Committable
 from ..core.errors import Fatal, Poison, Problem
 from ..core.options import Options, Values
 from ..core.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
-from ..core.sink import Batch, Committable, Guarantee, Sink, SinkWriter
+from ..core.sink import Guarantee, Sink, SinkWriter
 from ..core.threads import DaemonThreads
 from .flow import Failure, Flow, FlowLimits, Request, batching_options, check_batching
 from .pieces import Chunk, Piece

@@ -1,5 +1,6 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
+from .batch import Batch, Committable
 from .cursor_source import CursorSource, Discovery
 from .cursors import Cursor, Page
 from .epoch_source import EpochSource
@@ -20,17 +21,7 @@ from .ledger import Entry
 from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
 from .progress import PartitionProgress
 from .simple import source
-from .sink import (
-    Batch,
-    Committable,
-    Committer,
-    FrameCommitter,
-    FrameSink,
-    GlobalCommitter,
-    Guarantee,
-    Sink,
-    SinkWriter,
-)
+from .sink import Committer, FrameCommitter, FrameSink, GlobalCommitter, Guarantee, Sink, SinkWriter
 from .source import (
     UNLIMITED,
     Position,

@@ -16,12 +16,13 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
+from .batch import Batch, Committable
 from .dead_letters import staged_letters
 from .errors import CommitRefused, ConnectorError, Transient
 from .ledger import OWNER, Entry, Ledger, ReplayPolicy, Verdict, check_claim, compare_replay, decide, is_stream
 from .metrics import active_meter
 from .retry import Backoff, Contact, RetrySettings
-from .sink import Batch, Committable, Committer, Frame, FrameCommitter, GlobalCommitter, Sink
+from .sink import Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 from .state import dumps
 
 SWEEP_SECONDS: Final = 3600.0

@@ -23,7 +23,7 @@ import posixpath
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -31,14 +31,12 @@ import pyarrow as pa
 
 from ..storage.base import Storage, spooled
 from ..storage.location import check_location
+from .batch import Batch, Committable
 from .errors import ConnectorError, Poison, Problem
 from .folder import SinkFolder
 from .options import Choice, Json, Options, Text, Values
 from .source import Split
 from .state import digest, dumps
-
-if TYPE_CHECKING:
-    from .sink import Batch, Committable
 
 
 def to_json(row: Mapping[str, Any]) -> str:
@@ -284,8 +282,6 @@ class SinkLetters:
         Other letters stay: another query of the same sink id may be between its decision and its record, and this query
         replaces its own letters when it decides.
         """
-        from .sink import Batch
-
         for query, number in self._all_ready():
             if number <= last(query):
                 self.publish(Batch(self.sink_id, query, number))

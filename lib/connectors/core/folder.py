@@ -25,7 +25,7 @@ from .errors import Fatal
 from .ledger import HISTORY, FileLedger, LedgerContent
 
 if TYPE_CHECKING:
-    from .sink import Batch
+    from .batch import Batch
 
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3

@@ -17,17 +17,15 @@ A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one 
 
 from __future__ import annotations
 
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from ..storage.location import check_location, storage_of
+from .batch import Batch, Committable
 from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters, check_errors
 from .errors import Misconfigured, Problem
 from .ledger import Entry, Ledger, LedgerContent
@@ -42,72 +40,6 @@ class Guarantee(str, Enum):
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
     AT_LEAST_ONCE = "at-least-once"
-
-
-class DriverClock:
-    """Microseconds since 1970. They never go back in a process, whatever happens to the clock of its machine."""
-
-    def __init__(self) -> None:
-        self._ahead = 0
-
-    def __call__(self) -> int:
-        self._ahead = max(self._ahead, time.time_ns() - time.monotonic_ns())
-        return (self._ahead + time.monotonic_ns()) // 1000
-
-
-driver_time: Final = DriverClock()
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch: ``number`` of ``query`` (its id in the checkpoint), written by the sink called ``sink_id``.
-
-    ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
-    writes it: another one after each restart. ``time`` is when the driver began with it, by :class:`DriverClock`; a batch
-    that is replayed has a later one. ``claim`` is that of :class:`~connectors.core.ledger.Entry`.
-    """
-
-    sink_id: str
-    query: str
-    number: int
-    replace: bool = False
-    run: str = ""
-    time: int = field(default_factory=driver_time, compare=False)
-    claim: int | None = field(default=None, compare=False)
-
-    def prefix(self) -> str:
-        """The part of a staging name that all attempts at this batch share: letters and digits."""
-        return digest(self.sink_id, self.query, self.number)
-
-    def attempt(self) -> str:
-        """A new staging name, at most 63 bytes: batch, run, and a random part, since attempt numbers begin at 0 again."""
-        return f"{self.prefix()}-{self.run_id()}-{uuid.uuid4().hex}"
-
-    def run_id(self) -> str:
-        """The part of a staging name that all attempts of this run share: 8 letters and digits."""
-        return digest(self.run, length=8)
-
-    def file_id(self) -> str:
-        """The part of a file name that is the batch's own; the order of names is the order of batches."""
-        return f"{self.number:010d}-{self.prefix()}"
-
-    def __str__(self) -> str:
-        return f"batch {self.number} of query {self.query}"
-
-
-@dataclass(frozen=True)
-class Committable:
-    """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON).
-
-    ``rejected`` rows were bad, and ``letters`` names what was set aside of them; both are filled in by the carrier.
-    ``is_set_aside`` says that the writer has made dead letters of them itself.
-    """
-
-    rows: int
-    data: Mapping[str, Any] = field(default_factory=dict)
-    rejected: int = 0
-    letters: str = ""
-    is_set_aside: bool = False
 
 
 class SinkWriter(ABC):

@@ -9,9 +9,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from .batch import Batch, Committable
 from .errors import ConnectorError, Fatal
 from .folder import SinkFolder
-from .sink import Batch, Committable, Sink, SinkWriter
+from .sink import Sink, SinkWriter
 
 
 def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:

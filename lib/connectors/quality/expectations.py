@@ -17,7 +17,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from great_expectations.core.expectation_suite import ExpectationSuite
 from great_expectations.core.metric_domain_types import MetricDomainTypes
@@ -44,7 +44,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from ..core.errors import ConnectorError
-from .check import Check
+
+if TYPE_CHECKING:
+    from .check import Check
 
 __all__ = [
     "ExpectColumnValuesToBeInSet",

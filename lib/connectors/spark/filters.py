@@ -1,4 +1,4 @@
-"""A batch reader that takes filters of Spark, for sessions with ``spark.sql.python.filterPushdown.enabled``."""
+"""Filters of Spark that a batch reader takes, in sessions with ``spark.sql.python.filterPushdown.enabled``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from pyspark.sql import datasource
 
-from ..core.source import Predicate
-from .formats import BatchReader
+from ..core.source import Predicate, Source
 from .workers import plainly
 
 _OPERATORS: Final = {
@@ -21,8 +20,10 @@ _OPERATORS: Final = {
 }
 
 
-class FilteringReader(BatchReader):
+class PushedFilters:
     """Hands the filters that a source may know to it, and the rest back to Spark."""
+
+    source: Source
 
     def pushFilters(self, filters: Sequence[datasource.Filter]) -> Iterable[datasource.Filter]:
         known = {place: predicate for place, filter in enumerate(filters) if (predicate := _predicate(filter)) is not None}

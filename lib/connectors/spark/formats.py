@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ..core.batch import Batch
 from ..core.commit import Commit
 from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..core.ledger import app_query, once_query
@@ -33,8 +34,9 @@ from ..core.metrics import Meter
 from ..core.planning import Offset, Planner
 from ..core.reading import read_slice
 from ..core.runtime import STREAM_SINK, STREAM_SOURCE
-from ..core.sink import Batch, Sink
+from ..core.sink import Sink
 from ..core.source import Slice, Source
+from .filters import PushedFilters
 from .library import format_bases
 from .session import action_ids, arrow_schema, as_active, require, task_ids
 from .workers import Staged, abort_batch, committables, plainly, stage_in_task
@@ -85,8 +87,6 @@ class ConnectorFormat(DataSource):
         with plainly():
             source = self._source(streaming=False)
             if source.pushes_filters and _FILTER_WORKER in sys.modules:
-                from .filters import FilteringReader
-
                 return FilteringReader(source, schema)
             return BatchReader(source, schema)
 
@@ -157,6 +157,10 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _rows(self.source, partition.value, self.columns)
+
+
+class FilteringReader(PushedFilters, BatchReader):
+    """A batch reader that takes filters."""
 
 
 class RefusedStream(DataSourceStreamReader):

@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.batch import Batch, Committable
 from ..core.ledger import is_stream
 from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
-from ..core.sink import Batch, Committable, Sink
+from ..core.sink import Sink
 from ..core.source import Source
 from ..core.state import digest
 from .session import observation_is_known, task_ids, task_run

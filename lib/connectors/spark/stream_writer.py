@@ -10,8 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from ..core.batch import Batch, driver_time
 from ..core.commit import Commit
-from ..core.sink import Batch, Sink, driver_time
+from ..core.sink import Sink
 from .measure import count_commit, sink_meter
 from .session import arrow_schema, task_ids, task_run
 from .workers import Staged, abort_batch, committables, plainly, stage_in_task

@@ -14,10 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from ..core.batch import Batch, Committable
 from ..core.commit import Commit
 from ..core.errors import ConnectorError, Transient
 from ..core.metrics import Meter
-from ..core.sink import Batch, Committable, Sink
+from ..core.sink import Sink
 from ..core.writing import stage
 from .query_watch import ends_when_silent
 

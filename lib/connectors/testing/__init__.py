@@ -2,12 +2,13 @@
 
 from .batch_suite import BatchSuite
 from .compare import same_order, same_records
-from .contexts import FolderContext, SinkContext, SourceContext, run_suite
+from .contexts import FolderContext, SinkContext, SourceContext
 from .engine import Checkpoint, Engine, in_a_child
 from .epoch_suite import EpochSourceSuite
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source, forget_commit
 from .notebooks import kill_notebook, run_notebook
 from .queue_suite import QueueSuite
+from .run import run_suite
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 

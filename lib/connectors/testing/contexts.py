@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import shutil
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -13,9 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
-import pytest
 
-from ..core.epoch_source import EpochLogSource, EpochSource
 from ..core.planning import Planner
 from ..core.sink import Guarantee, Sink
 from ..core.source import Source
@@ -204,48 +200,3 @@ def open_context(kind: type[ContextT], folder: Path) -> Iterator[ContextT]:
     with contextlib.closing(kind(folder)) as context:
         context.folder.mkdir(parents=True)
         yield context
-
-
-_running: list[type[SourceContext] | type[SinkContext]] = []
-_TEST_FILE = """
-from connectors.testing.contexts import _running, suite_of
-
-class TestConnector(suite_of(_running[-1])):
-    context = _running[-1]
-"""
-
-
-def suite_of(context: type[SourceContext] | type[SinkContext]) -> type:
-    """The suite whose cases ``context`` must pass."""
-    from .batch_suite import BatchSuite
-    from .epoch_suite import EpochSourceSuite
-    from .queue_suite import QueueSuite
-    from .sink_suite import SinkSuite
-    from .source_suite import SourceSuite
-
-    if issubclass(context, SinkContext):
-        return SinkSuite
-    if context.source.batch_only:
-        return BatchSuite
-    if issubclass(context.source, EpochSource):
-        return QueueSuite
-    return EpochSourceSuite if issubclass(context.source, EpochLogSource) else SourceSuite
-
-
-def run_suite(context: type[SourceContext] | type[SinkContext], *, only: str = "") -> str:
-    """Runs a suite without a test file, such as in a notebook in which a connector is being written.
-
-    Returns the last line of pytest's output, such as ``"24 passed in 2.1s"``. ``only`` picks cases as pytest's ``-k`` does.
-    Raises ``AssertionError`` with the output when a case fails.
-    """
-    _running.append(context)
-    output = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(output):
-        file = Path(folder) / f"test_{Path(folder).name}.py"  # Python remembers a module by its name
-        file.write_text(_TEST_FILE)
-        options = ["-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", folder, "-c", "/dev/null"]
-        code = pytest.main([str(file), *options, "-k", only])
-    _running.pop()
-    if code != pytest.ExitCode.OK:
-        raise AssertionError(output.getvalue())
-    return output.getvalue().strip().splitlines()[-1]

@@ -28,10 +28,10 @@ import connectors
 from ..core.sink import Sink
 from ..spark.foreach_batch import ForeachBatch
 from ..spark.library import Carried
-from ..spark.session import driver_process, log_fatal_only
-from ..workbench.class_archive import java_options
-from ..workbench.home import at_home
+from ..spark.session import driver_process
+from .environments import ENVIRONMENTS, Environment
 from .faults import FailureInjector, Point, faulty_sink, faulty_source, forget_commit
+from .session import python_path, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,54 +116,6 @@ class _FaultyForeachBatch(Carried):
         self.injector.reach(Point.BATCH_DONE)
 
 
-def session(master: str, conf: dict[str, str]) -> Any:
-    """A small, quiet Spark session on this machine."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        **quick_conf(conf),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.python.daemon.module": "connectors.workbench.daemon",
-        "spark.executorEnv.PYTHONPATH": python_path(),
-        "spark.executor.extraJavaOptions": quick_java_options(),
-        **conf,
-    }
-    builder = SparkSession.builder.master(master).appName("connectors-driver")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    with at_home():
-        spark = builder.getOrCreate()
-    log_fatal_only(spark)
-    connectors.register(spark)
-    return spark
-
-
-def quick_conf(conf: dict[str, str]) -> dict[str, str]:
-    """Settings of a driver that lives for seconds, whether a session or a server; those in ``conf`` win."""
-    return {
-        "spark.driver.extraJavaOptions": quick_java_options(),
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stopTimeout": "60s",
-        **conf,
-    }
-
-
-def quick_java_options() -> str:
-    """Options of a JVM that lives for seconds: it never earns back the cost of its second compiler."""
-    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options()}"
-
-
-def python_path() -> str:
-    """A ``PYTHONPATH`` with the library and everything that this process can import."""
-    paths = [str(Path(connectors.__file__).parents[1]), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    return os.pathsep.join(dict.fromkeys(filter(None, paths)))
-
-
 def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
     """Starts a driver that runs ``queries`` and leads a process group of its own; its output goes to ``folder/log``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -197,8 +149,6 @@ def main(file: str) -> None:
 
 def _session_and_jvm(master: str, conf: dict[str, str]) -> tuple[Any, int]:
     """A session, and the id of the process that is its driver's JVM."""
-    from .environments import ENVIRONMENTS, Environment
-
     if master not in ENVIRONMENTS:
         spark = session(master, conf)
         return spark, driver_process(spark)

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ..core.batch import Batch, Committable
 from ..core.commit import Commit
 from ..core.ledger import Verdict
 from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
-from ..core.sink import Batch, Committable, Sink
+from ..core.sink import Sink
 from ..core.source import Slice, Source
 from ..core.state import digest, dumps, loads
 from ..core.writing import stage

@@ -37,9 +37,9 @@ import connectors
 
 from ..spark.session import activate, driver_process
 from ..workbench.home import spark_home
-from .driver import quick_conf, session
 from .faults import executor_process
 from .servers.spark_servers import ConnectServer
+from .session import quick_conf, session
 
 LOCAL: Final = "local"
 CLUSTER: Final = "cluster"

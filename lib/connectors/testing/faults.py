@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ..core.batch import Batch, Committable
 from ..core.epoch_source import EpochLogSource, EpochSource
 from ..core.epochs import EpochLog, Receiver
 from ..core.errors import Transient
 from ..core.ledger import OWNER, Ledger
-from ..core.sink import Batch, Committable, Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
+from ..core.sink import Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
 from ..core.source import Source, Split, SplitReader
 
 if TYPE_CHECKING:

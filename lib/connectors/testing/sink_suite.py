@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from ..core.batch import Batch, Committable
 from ..core.commit import Commit
 from ..core.errors import CommitRefused, Fatal
 from ..core.ledger import app_query, once_query
-from ..core.sink import Batch, Committable, Guarantee, Sink
+from ..core.sink import Guarantee, Sink
 from ..core.writing import stage
 from .compare import same_records
 from .contexts import SinkContext, open_context

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from connectors.testing.driver import _FaultyForeachBatch, python_path
+from connectors.testing.driver import _FaultyForeachBatch
 from connectors.testing.faults import FailureInjector, faulty_sink, faulty_source
+from connectors.testing.session import python_path
 
 _START_SECONDS = 180.0
 _LOG = 6_000
@@ -167,8 +168,8 @@ class _Records:
 def main(file: str, answers: int) -> None:
     """Takes orders until there are no more."""
     from connectors.spark.session import driver_process
-    from connectors.testing.driver import session
     from connectors.testing.environments import CLUSTER, Environment
+    from connectors.testing.session import session
 
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     spec = json.loads(Path(file).read_text())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from connectors.core.batch import Batch
 from connectors.core.commit import Commit
-from connectors.core.sink import Batch
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import pooled_connection
 from connectors.systems.jdbc.dialects import Dialect, Table

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors import connect
-from connectors.core.sink import Batch
+from connectors.core.batch import Batch
 from tests.systems.change_logs import COLUMNS, Database
 
 

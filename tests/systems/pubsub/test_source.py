@@ -16,8 +16,8 @@ import pytest
 from connectors.core import Fatal, Misconfigured, Transient
 from connectors.systems.pubsub import PubSubSource
 from connectors.systems.pubsub.connection import PubSubClient
-from connectors.testing.driver import python_path
 from connectors.testing.servers import PubSubServer
+from connectors.testing.session import python_path
 from connectors.testing.source_suite import SourceQuery
 from tests.servers import required
 

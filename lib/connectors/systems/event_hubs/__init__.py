@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ...core.batch import Batch
 from ...core.errors import Misconfigured, Problem
 from ...core.options import Values
-from ...core.sink import Batch, Guarantee, Sink, SinkWriter
+from ...core.sink import Guarantee, Sink, SinkWriter
 from ...core.source import Source
 from ..kafka.cluster import Cluster
 from ..kafka.committer import KafkaCommitter

@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...core.batch import Committable
 from ...core.dead_letters import Rejects
 from ...core.errors import Poison, Problem
 from ...core.options import Values
 from ...core.retry import RetrySettings
-from ...core.sink import Committable, SinkWriter
+from ...core.sink import SinkWriter
 from .column_types import with_json_text
 from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...core.batch import Committable
 from ...core.errors import ConnectorError, Poison
 from ...core.ledger import OWNER, Entry, LedgerContent, already_committed, belongs_to, check_claim, is_once, is_stream
-from ...core.sink import Committable, GlobalCommitter
+from ...core.sink import GlobalCommitter
 from ...core.state import dumps, loads
 from .connection import Connection, pooled_connection
 from .dialects import Dialect, Table, dialect_of, parse

@@ -15,8 +15,8 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 
+from ...core.batch import Batch
 from ...core.errors import DataLoss, Fatal
-from ...core.sink import Batch
 from ...core.state import digest
 from .connection import Connection
 from .dialects import Dialect, Table

@@ -18,8 +18,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from ...core.batch import Batch
 from ...core.errors import Fatal, Poison, Transient
-from ...core.sink import Batch
 from ...core.state import digest
 from .column_types import staged_schema
 from .connection import Connection

@@ -10,9 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...core.batch import Batch, Committable
 from ...core.errors import ConnectorError, Poison
 from ...core.folder import SinkFolder
-from ...core.sink import Batch, Committable, SinkWriter
+from ...core.sink import SinkWriter
 from ...core.writing import ArrowStage
 from . import load
 from .column_types import cast_exactly, with_json_text

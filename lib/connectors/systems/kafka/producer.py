@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ...core.batch import Batch, Committable
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects
 from ...core.errors import Misconfigured, Problem, Transient
-from ...core.sink import Batch, Committable, SinkWriter
+from ...core.sink import SinkWriter
 from ...core.state import digest, dumps
 from ...core.writing import ArrowStage
 from .cluster import SinkTopic, SinkTopics

@@ -7,11 +7,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from ...core.batch import Batch
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.options import Choice, Duration, Int, Options, Text, Values
-from ...core.sink import RETENTION, Batch, FrameSink, Guarantee, SinkWriter
+from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format, sides
 from ...storage import storage_of

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from ...core.batch import Batch
 from ...core.dead_letters import Rejects
 from ...core.errors import CommitRefused
 from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
-from ...core.sink import Batch
 from .errors import Fenced, Stuck
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .records import Serializer, last_of_each_key

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ...workbench.home import spark_home
-from ..driver import quick_java_options
+from ..session import quick_java_options
 from .base import HOST, Server, Unavailable, free_ports, library_path, request_json
 
 _PRELOADED = """\
