@@ -50,12 +50,17 @@ class Target:
         return sink
 
     def write(
-        self, rows: list[dict[str, Any]], schema: dict[str, Any], number: int | None = None, **options: Any
+        self,
+        rows: list[dict[str, Any]],
+        schema: dict[str, Any],
+        number: int | None = None,
+        query: str = "query",
+        **options: Any,
     ) -> None:
         """One batch, in one task."""
         sink = self.sink(**options)
         self.number = self.number + 1 if number is None else number
-        batch, columns = Batch(sink.sink_id(), "query", self.number), pa.schema(schema)
+        batch, columns = Batch(sink.sink_id(), query, self.number), pa.schema(schema)
         records: Any = pa.RecordBatch.from_pylist(rows, columns)
         commit = Commit(sink)
         commit.begin(batch)

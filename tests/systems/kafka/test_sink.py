@@ -19,6 +19,7 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, app_query
 from connectors.core.retry import RetrySettings
 from connectors.systems import ledgers_in
+from connectors.systems.kafka import ledger
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.errors import FENCED, Fenced
 from connectors.systems.kafka.ledger import SINK_PARTITION, LedgerState
@@ -65,6 +66,20 @@ def test_a_query_that_began_with_empty_batches_is_known(target: Target) -> None:
     target.write(rows(1), TEXT)
     with pytest.raises(CommitRefused, match="onNewQuery"):
         Commit(target.sink()).begin(Batch(target.topic, "another", 0))
+
+
+def test_a_stream_of_which_only_an_old_note_is_left_does_not_go_on_behind_it(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_STREAMS", 1)
+    for number, written in enumerate([rows(1), [], rows(2)]):
+        target.write(written, TEXT, number)
+    monkeypatch.setattr(ledger, "_REMEMBERED_SECONDS", 0.0)
+    for number in (3, 4):
+        target.write(rows(number), TEXT, 0, f"another-{number}", onNewQuery="continue")
+    with pytest.raises(CommitRefused, match="onNewQuery"):
+        target.write(rows(2), TEXT, 2)
+    assert target.values() == ["v1", "v2", "v3", "v4"]
 
 
 def test_a_driver_that_stood_still_before_it_recorded_an_empty_batch_takes_no_ledger_back(

@@ -56,6 +56,11 @@ class SlotLayout:
     run: str
 
 
+def is_quiet(last: Entry) -> bool:
+    """True if the sink may have forgotten the stream whose ``last`` batch this is."""
+    return is_stream(last.query) and last.at < time.time() - _REMEMBERED_SECONDS
+
+
 @dataclass(frozen=True)
 class LedgerState:
     """The last batch of each query. Small, since it travels with each commit.
@@ -84,7 +89,7 @@ class LedgerState:
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
         """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams."""
         streams = sorted((self.entries[query] for query in self.streams() - {entry.query}), key=lambda last: last.at)
-        quiet = {last.query for last in streams[:-_STREAMS] if last.at < time.time() - _REMEMBERED_SECONDS}
+        quiet = {last.query for last in streams[:-_STREAMS] if is_quiet(last)}
         dropped = {entry.query, *quiet}
         others = {query: last for query, last in self.entries.items() if query not in dropped and not is_once(query)}
         small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
