@@ -246,6 +246,25 @@ def test_a_driver_that_dies_before_a_batch_is_recorded_or_after_it_is_published_
     assert ledger.unpublished() == []
 
 
+def test_the_mark_of_a_batch_that_comes_and_goes_late_leaves_that_of_the_next_batch(target: Target) -> None:
+    """Both requests were given up, and their second tries were answered."""
+    late: dict[bytes, Callable[..., Reply]] = {}
+
+    def give_up(request: Seen, forward: Callable[..., Reply]) -> Reply | None:
+        if b'"pending#q"' not in request.body or request.body in late:
+            return forward()
+        late[request.body] = forward
+        return None
+
+    target.proxy.rule = give_up
+    target.write(numbered(2))
+    target.proxy.rule = target._answer
+    ledger = target.sink().item_ledger()
+    assert ledger.record(Entry("q", 1))
+    assert len([request() for request in late.values()]) == 2
+    assert [entry.batch for entry in ledger.unpublished()] == [1]
+
+
 def test_a_batch_costs_the_same_beside_a_thousand_other_queries(target: Target) -> None:
     ledger, entry = target.sink().item_ledger(), Entry("q", 0)
     ledger.check()  # makes the table

@@ -42,15 +42,17 @@ class ItemLedger(Ledger):
 
     def record(self, entry: Entry) -> bool:
         """Records ``entry`` unless its batch, or a later one, is recorded."""
-        if entry.query != OWNER:
-            self._call("put_item", Item={**self._key(_PENDING + entry.query), "batchNumber": {"N": str(entry.batch)}})
+        number = {"N": str(entry.batch)}
+        if entry.query != OWNER:  # a mark that comes late, and goes late, must not take away that of a newer batch
+            mark = {**self._key(_PENDING + entry.query), "batchNumber": number}
+            self._call_if("put_item", "attribute_not_exists(entry) OR batchNumber <= :batch", {":batch": number}, Item=mark)
         return self._call_if(
             "put_item",
             "attribute_not_exists(entry) OR batchNumber < :batch",
-            {":batch": {"N": str(entry.batch)}},
+            {":batch": number},
             Item={
                 **self._key(_QUERY + entry.query),
-                "batchNumber": {"N": str(entry.batch)},
+                "batchNumber": number,
                 "content": {"S": dumps(entry.state())},
                 "isPublished": {"BOOL": False},
             },
