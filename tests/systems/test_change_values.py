@@ -241,6 +241,15 @@ def test_a_number_in_plain_json_that_becomes_a_text_keeps_its_own(spark: Any) ->
         changes(spark, altered, plain=columns).frame.collect()
 
 
+def test_plain_json_whose_texts_could_not_be_kept_is_an_error(spark: Any) -> None:
+    """Spark reads the first value of the record, and texts in single quotes, as it likes."""
+    database = Database(schemas=False)
+    good, other = database.upsert(id=1, v="a 5"), database.upsert(id=2, v="b 6")
+    for text in (other["value"] + " {}", other["value"].replace('"b 6"', "'b 6'")):
+        with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+            changes(spark, good, {**other, "value": text}, plain="id INT, v STRING").frame.collect()
+
+
 def test_a_long_text_in_plain_json_is_read(spark: Any) -> None:
     value = {"id": 1, "t": '\\"-5' * 50_000, "more": ["x", "-"] * 50_000, "v": 1}
     record = Database(schemas=False).upsert(**value)

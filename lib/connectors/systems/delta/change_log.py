@@ -198,7 +198,8 @@ def changes_of(
         if schema is None:
             payload = F.concat(F.lit('{"payload":'), numbers_as_texts(F.col("text")), F.lit("}"))
             part = part.withColumn("original", payload)
-        parts.append(_Part(part, _plain_form(part, plain) if schema is None else _declared_form(schema)))
+        form = _plain_form(part, plain) if schema is None else _declared_form(schema)
+        parts.append(_Part(part, form, is_plain=schema is None))
     return _united(parts, known or {}, fills or {})
 
 
@@ -273,6 +274,7 @@ class _Part:
 
     rows: DataFrame
     form: _Form
+    is_plain: bool
     order: LogOrder = field(init=False)
 
     def __post_init__(self) -> None:
@@ -280,7 +282,9 @@ class _Part:
 
         parsed = self.rows.withColumn("change", F.from_json("text", _read_type(self.form), {"mode": "FAILFAST"}))
         if any(column.exact is not None for column in self.form.row):
-            parsed = parsed.withColumn("exact", F.from_json("original", _exact_type(self.form))["payload"])
+            # what the numbers' quotes would break or alter, such as text behind the value, is an error
+            options = {"mode": "FAILFAST", "allowSingleQuotes": "false"} if self.is_plain else {}
+            parsed = parsed.withColumn("exact", F.from_json("original", _exact_type(self.form), options)["payload"])
         change = F.col("change")
         source = change["source"] if self.form.is_envelope else change
         fields = {name: source[own] for name, own in self.form.source.items()}
