@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from connectors.core import Batch
+from connectors.core import Batch, Transient
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka.transactions import NoteTransaction
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 
 from ..pipelines import Pipeline, Pipelines, killed
@@ -66,6 +67,27 @@ def test_an_empty_batch_that_one_task_would_send_opens_no_transaction(spark: Any
     assert list(consumed(target.server.bootstrap, target.topic, isolation="read_uncommitted")) == []
     sink.write(spark.range(5).selectExpr("CAST(id AS string) AS key", "'v' AS value"), Batch(target.topic, "query", 2))
     assert len(target.rows()) == 5
+
+
+def test_an_empty_batch_whose_record_meets_an_outage_is_tried_again(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "target").mkdir()
+    target, commit, lost = DirectContext(tmp_path / "target"), NoteTransaction.commit, list[str]()
+
+    def lose_an_answer(self: NoteTransaction) -> float:
+        seconds = commit(self)
+        if not lost:
+            lost.append("answer")
+            raise Transient("no answer")
+        return seconds
+
+    monkeypatch.setattr(NoteTransaction, "commit", lose_an_answer)
+    sink = ForeachBatch(KafkaSink.of(target.options()))
+    for number in range(3):
+        sink.write(spark.range(0).selectExpr("'v' AS value"), Batch(target.topic, "query", number))
+    last = sink.sink.committer().last("query")
+    assert (lost, last.batch) == (["answer"], 2)
 
 
 def _refusal(spark: Any, folder: Path, columns: list[str], **options: str) -> str:

@@ -115,16 +115,14 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
-        rows = RetrySettings.of(self.sink.values).call(lambda: self._send(frame, batch))
-        if rows == 0:
-            self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
+        RetrySettings.of(self.sink.values).call(lambda: self._send(frame, batch))
         if letters := self.sink.letters():
             letters.publish(batch)
 
-    def _send(self, frame: DataFrame, batch: Batch) -> int:
+    def _send(self, frame: DataFrame, batch: Batch) -> None:
         layout = self.slots.layout(batch)
         if isinstance(layout, Entry):
-            return layout.rows or 0
+            return
         if layout is None:
             delivery = _send_in_one_task(self.sink, frame, batch)
         else:
@@ -133,9 +131,10 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         # Moves them from the metric rows, where the carrier counts them, to errors.
         letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
         active_meter().count(rows=-delivery.rejected, errors=delivery.rejected, dead_letters=letters)
-        if layout is not None and delivery.rows:
+        if not delivery.rows:
+            self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
+        elif layout is not None:
             self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
-        return delivery.rows
 
     def _show_time(self, seconds: float) -> None:
         """Also warns on the driver: what a task has logged stays with its executor."""
