@@ -269,6 +269,14 @@ def test_another_database_and_one_that_was_set_back_are_told(shop: Shop, copy: C
         started(shop.config(), DEBEZIUM, offsets=copy.offsets, groups=other),
     ):
         pass
+    unfinished = {partition: {**copy.offsets[partition], "snapshot": "INITIAL", "snapshot_completed": False}}
+    before = confirmed(shop)
+    with (
+        pytest.raises(Fatal, match=r"another one.*identifier is \d+, and was 7"),
+        started(shop.config(), DEBEZIUM, offsets=unfinished, groups=other),
+    ):
+        pass
+    assert confirmed(shop) == before, "the slot of that name there is another reader's"
     ahead = {partition: {**copy.offsets[partition], "lsn": 1 << 50}}
     with (
         pytest.raises(Fatal, match="set back to an earlier state"),

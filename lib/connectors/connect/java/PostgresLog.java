@@ -46,13 +46,15 @@ public final class PostgresLog implements SourceLog {
             Connection connection = database.connection();
             connection.setAutoCommit(true);
             String found = system(connection);
-            if (snapshot && dropsSlot && isUnfinished(offset)) {
+            boolean beginsAnew = snapshot && dropsSlot && isUnfinished(offset);
+            boolean goesOn = !snapshot && reads;
+            if ((beginsAnew || goesOn) && system != null && found != null && !found.equals(system)) {
+                throw new LostPosition("the database is another one than the position is of: its system identifier is " + found
+                    + ", and was " + system);
+            }
+            if (beginsAnew) {
                 dropSlot(connection);
-            } else if (!snapshot && reads) {
-                if (system != null && found != null && !found.equals(system)) {
-                    throw new LostPosition("the database is another one than the position is of: its system identifier is " + found
-                        + ", and was " + system);
-                }
+            } else if (goesOn) {
                 check(connection, offset);
             }
             return found == null ? system : found;
