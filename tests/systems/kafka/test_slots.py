@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch, CommitRefused, Misconfigured, Transient
 from connectors.core.commit import Commit
-from connectors.core.ledger import Entry
+from connectors.core.ledger import Entry, once_query
 from connectors.core.writing import stage
 from connectors.systems.kafka.ledger import SINK_PARTITION, SlotLayout
 from connectors.systems.kafka.session import open_session
@@ -202,6 +202,17 @@ def test_one_transaction_is_refused_for_a_batch_that_may_be_there_in_parts(targe
         CommitRefused, match=r"(?s)in part, by a run with slots=3.*foreach_batch, without stagingLocation"
     ):
         plain.write(rows(1), TEXT, number=0)
+
+
+def test_a_batch_write_between_a_batch_in_parts_and_its_replay_does_not_double_them(target: Slotted) -> None:
+    slots = target.slots()
+    assert target.slot(slots, slots.layout(Batch("sink", "query", 0)), 0, *range(20)) > 0
+    forget_sessions()
+    plain = Target(target.folder)
+    plain.topic = target.topic
+    plain.write(rows(20), TEXT, 0, once_query())
+    target.write(keyed(*range(20)), TEXT, 0, slots=1)
+    assert target.values() == values(*range(21))
 
 
 def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slotted) -> None:

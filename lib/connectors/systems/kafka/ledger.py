@@ -87,7 +87,12 @@ class LedgerState:
         return replace(self, entries={**self.entries, **claims}, layout=layout, version=self.version + 1)
 
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
-        """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams."""
+        """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams.
+
+        ``layout`` is that of the next batch. One of another query stays, whose batch may be written in part.
+        """
+        if layout is None and self.layout is not None and self.layout.query != entry.query:
+            layout = self.layout
         streams = sorted((self.entries[query] for query in self.streams() - {entry.query}), key=lambda last: last.at)
         quiet = {last.query for last in streams[:-_STREAMS] if is_quiet(last)}
         dropped = {entry.query, *quiet}
