@@ -20,7 +20,7 @@ from ...core.metrics import active_meter
 from ...core.retry import RetrySettings
 from ...core.sink import FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
-from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout, is_quiet
+from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .session import open_session
 from .transactions import BatchTransaction, Delivery, NoteTransaction, TransactionSlots, send_batch
 
@@ -43,10 +43,10 @@ class KafkaCommitter(GlobalCommitter):
         self._settings = sink.transaction_settings()
 
     def last(self, query: str) -> Entry | None:
-        entries = [state.entries.get(query) for state in (self._ledger(query), self._note(query))]
-        if entries[0] is None and entries[1] is not None and is_quiet(entries[1]):
-            return None  # the sink's entry is forgotten, which may have been newer than the note
-        return max(filter(None, entries), key=lambda entry: entry.batch, default=None)
+        ledger, note = self._ledger(query), self._note(query).entries.get(query)
+        if note is not None and ledger.may_lack(note):
+            return None  # the entry that was dropped may have been newer than the note
+        return max(filter(None, (ledger.entries.get(query), note)), key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
         return self._ledger().streams() | self._note().streams()

@@ -56,11 +56,6 @@ class SlotLayout:
     run: str
 
 
-def is_quiet(last: Entry) -> bool:
-    """True if the sink may have forgotten the stream whose ``last`` batch this is."""
-    return is_stream(last.query) and last.at < time.time() - _REMEMBERED_SECONDS
-
-
 @dataclass(frozen=True)
 class LedgerState:
     """The last batch of each query. Small, since it travels with each commit.
@@ -94,7 +89,7 @@ class LedgerState:
         if layout is None and self.layout is not None and self.layout.query != entry.query:
             layout = self.layout
         streams = sorted((self.entries[query] for query in self.streams() - {entry.query}), key=lambda last: last.at)
-        quiet = {last.query for last in streams[:-_STREAMS] if is_quiet(last)}
+        quiet = {last.query for last in streams[:-_STREAMS] if _is_quiet(last)}
         dropped = {entry.query, *quiet}
         others = {query: last for query, last in self.entries.items() if query not in dropped and not is_once(query)}
         small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
@@ -103,6 +98,10 @@ class LedgerState:
 
     def streams(self) -> frozenset[str]:
         return frozenset(query for query in self.entries if is_stream(query))
+
+    def may_lack(self, last: Entry) -> bool:
+        """True if the state may have dropped the stream that has ``last``: only many streams make it drop one."""
+        return last.query not in self.entries and len(self.streams()) > _STREAMS and _is_quiet(last)
 
     def text(self) -> str:
         """The state as JSON. Raises ``Fatal`` when it is too large for a broker."""
@@ -127,6 +126,10 @@ class LedgerState:
             for q, (batch, rows, text, at) in state["q"].items()
         }
         return cls(entries, state["n"], SlotLayout(*state["l"]) if "l" in state else None)
+
+
+def _is_quiet(last: Entry) -> bool:
+    return is_stream(last.query) and last.at < time.time() - _REMEMBERED_SECONDS
 
 
 @dataclass(frozen=True)
