@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.core.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
-from connectors.systems import SYSTEMS
+from connectors.systems import SYSTEMS, all_systems
 from connectors_tools.cli import main
 from connectors_tools.reference import Row, connectors_of, markdown, rows_of
 
@@ -51,6 +51,18 @@ def test_a_row_shows_values_default_and_meaning_as_a_user_types_them() -> None:
         Row("memory", "size", "64MB", "how much"),
         Row("kafka.*", "text", "", "the client's"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("system", "alias"), [("dynamodb", "versionColumn"), ("elasticsearch", "versionColumn"), ("cassandra", "timestampColumn")]
+)
+def test_the_column_of_the_order_has_the_systems_own_name_as_well(system: str, alias: str) -> None:
+    _, sink = all_systems()[system]
+    assert sink is not None
+    needed = {"table": "t", "hosts": "http://127.0.0.1:1", "index": "i", "idColumn": "id", "region": "eu-west-1"}
+    needed |= {"keyspace": "k", "contactPoints": "127.0.0.1", "localDatacenter": "dc"}
+    options = {name: value for name, value in needed.items() if name in sink.options.declared}
+    assert sink.of({**options, alias: "at"}).values["orderColumn"] == "at"
 
 
 def test_the_terminal_shows_a_systems_options() -> None:

@@ -94,7 +94,7 @@ class PartitionsContext(TableContext):
     schema = pa.schema([("part", pa.int32()), ("id", pa.int64()), ("name", pa.string()), ("written", pa.int64())])
     select = ("1 AS part", "value AS id", "concat('row ', value) AS name", "value AS written")
     columns = "part int, id bigint, name text, primary key (part, id)"
-    extra: ClassVar = {"timestampColumn": "written"}
+    extra: ClassVar = {"orderColumn": "written"}
 
     def row(self, number: int) -> dict[str, Any]:
         return {"part": 1, "id": number, "name": f"row {number}", "written": number}

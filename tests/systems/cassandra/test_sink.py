@@ -55,9 +55,9 @@ def test_a_late_older_row_never_wins(tables: Tables, records: str) -> None:
     schema = pa.schema([("id", pa.int32()), ("v", pa.string()), ("at", pa.timestamp("us", "UTC"))])
     times = [number * 37 % 100 for number in range(100)]
     rows = pa.table({"id": [1] * 100, "v": [f"{at:03}" for at in times], "at": times}, schema)
-    write(tables, table, rows, timestampColumn="at", **{"batch.maxRecords": records})
+    write(tables, table, rows, orderColumn="at", **{"batch.maxRecords": records})
     late = pa.table({"id": [1, 2], "v": ["late", "new"], "at": [50, 50]}, schema)
-    write(tables, table, late, timestampColumn="at")
+    write(tables, table, late, orderColumn="at")
     assert stored(tables, table, "id, v, writetime(v)") == [(1, "099", 99), (2, "new", 50)]
 
 
@@ -66,8 +66,8 @@ def test_a_time_is_a_column_too_where_the_table_has_it_and_may_not_be_null(table
     table = tables.make("id int primary key, at bigint")
     rows = pa.table({"id": pa.array([1, 2], pa.int32()), "at": pa.array([7, None], pa.int64())})
     with pytest.raises(Poison, match='the column "at" is null, and the time of writing'):
-        write(tables, table, rows, timestampColumn="at")
-    write(tables, table, rows, timestampColumn="at", errors="skip")
+        write(tables, table, rows, orderColumn="at")
+    write(tables, table, rows, orderColumn="at", errors="skip")
     assert stored(tables, table, "id, at, writetime(at)") == [(1, 7, 7)]
 
 
@@ -81,7 +81,7 @@ def test_of_rows_of_one_key_and_one_time_the_last_one_is_written(tables: Tables,
     def change(*rows: tuple[int | None, ...]) -> None:
         changes = [dict(zip(schema.names, (*row[:5], row[5:] == (1,), 7), strict=True)) for row in rows]
         frame = pa.Table.from_pylist(changes, schema)
-        options = {"timestampColumn": "at", "deleteColumn": "gone", "ignoreNulls": ignore, "batch.maxRecords": records}
+        options = {"orderColumn": "at", "deleteColumn": "gone", "ignoreNulls": ignore, "batch.maxRecords": records}
         write(tables, table, frame, **options)
 
     change((1, 1, 1, 9, 1), (1, 1, 2, 3, 0))  # v or w alone would be the larger one
@@ -155,7 +155,7 @@ def test_a_deletion_has_a_time_too(tables: Tables) -> None:
 
     def change(*rows: tuple[Any, ...]) -> None:
         frame = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
-        write(tables, table, frame, deleteColumn="gone", timestampColumn="at")
+        write(tables, table, frame, deleteColumn="gone", orderColumn="at")
 
     change((1, "a", False, 5), (1, "b", True, 9), (1, "c", False, 7), (2, "d", True, 3), (2, "e", False, 4))
     assert stored(tables, table) == [(2, "e")]
@@ -221,13 +221,13 @@ def test_a_list_whose_elements_a_second_write_would_double_is_refused(tables: Ta
     columns = {"id": pa.array([1], pa.int32()), "frozen_tags": column, "more": column, "at": pa.array([5], pa.int64())}
     batch = Batch("s", "q", 0)
     for _ in range(2):
-        write(tables, table, pa.table(columns), timestampColumn="at")
+        write(tables, table, pa.table(columns), orderColumn="at")
         write(tables, table, pa.table(columns).drop_columns("at"), batch)
     assert stored(tables, table, "frozen_tags, more, tags") == [(["a", "b"], {"a", "b"}, None)]
     rows = pa.table({**columns, "tags": column})
     text = r'the list "tags", which is not frozen: .*; make the column a frozen list or a set, or leave the option away'
-    with pytest.raises(Misconfigured, match=rf"timestampColumn   cannot be: .*{text}"):
-        write(tables, table, rows, timestampColumn="at", guarantee="at-least-once")
+    with pytest.raises(Misconfigured, match=rf"orderColumn   cannot be: .*{text}"):
+        write(tables, table, rows, orderColumn="at", guarantee="at-least-once")
     rows = rows.drop_columns("at")
     with pytest.raises(Misconfigured, match=r'guarantee   must be at-least-once; .*"tags".* Give it if that may be, or make'):
         write(tables, table, rows, batch)
@@ -282,7 +282,7 @@ def test_columns_that_do_not_fit_the_table_are_named(tables: Tables, columns: di
     [
         ({}, "table   +missing"),
         ({**ADDRESS, "guarantee": "exactly-once"}, r'"exactly-once" is not possible, only "idempotent": .* It is enough'),
-        ({**ADDRESS, "ifNotExists": "true", "timestampColumn": "at"}, "timestampColumn +has no use with ifNotExists"),
+        ({**ADDRESS, "ifNotExists": "true", "orderColumn": "at"}, "orderColumn +has no use with ifNotExists"),
         ({**ADDRESS, "ttl": "21 years"}, "ttl +must be a duration"),
         ({**ADDRESS, "ttl": "9999 days"}, "ttl +must be a second to 20 years"),
         ({"table": "t", "keyspace": "k"}, "contactPoints +missing"),
@@ -299,8 +299,8 @@ def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"timestampColumn": "at"}, 'timestampColumn +names the column "at"'),
-        ({"timestampColumn": "v"}, 'timestampColumn +must be a timestamp, or microseconds as a long; "v" is string'),
+        ({"orderColumn": "at"}, 'orderColumn +names the column "at"'),
+        ({"orderColumn": "v"}, 'orderColumn +must be a timestamp, or microseconds as a long; "v" is string'),
         ({"deleteColumn": "v"}, 'deleteColumn +must be a boolean column; "v" is string'),
     ],
 )

@@ -70,7 +70,7 @@ class ItemsContext(SinkContext):
 class VersionsContext(ItemsContext):
     """Each row under a condition."""
 
-    extra: ClassVar[Mapping[str, str]] = {"versionColumn": "id"}
+    extra: ClassVar[Mapping[str, str]] = {"orderColumn": "id"}
 
 
 class TransactionsContext(ItemsContext):

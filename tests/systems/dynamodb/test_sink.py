@@ -132,15 +132,15 @@ def test_an_older_row_never_replaces_a_newer_one(target: ItemsContext) -> None:
     def rows(name: str, *versions: int) -> pa.Table:
         return pa.table({"id": list(range(len(versions))), "name": [name] * len(versions), "version": list(versions)})
 
-    write(target, rows("first", 5, 5, 5), versionColumn="version")
-    staged = write(target, rows("second", 4, 5, 6), versionColumn="version")
+    write(target, rows("first", 5, 5, 5), orderColumn="version")
+    staged = write(target, rows("second", 4, 5, 6), orderColumn="version")
     assert [row["name"] for row in sorted(target.rows(), key=lambda row: row["id"])] == ["first", "first", "second"]
     assert staged.data["stale"] == 2
     gone = rows("third", 4, 9, 4).append_column("gone", pa.array([True, True, False]))
-    write(target, gone, versionColumn="version", deleteColumn="gone")
+    write(target, gone, orderColumn="version", deleteColumn="gone")
     assert sorted(row["id"] for row in target.rows()) == [0, 2], "a deletion that is older changes nothing"
     many = pa.table({"id": [1] * 40, "name": ["x"] * 40, "version": [number * 7 % 40 for number in range(40)]})
-    write(target, many, versionColumn="version")
+    write(target, many, orderColumn="version")
     assert next(row["version"] for row in target.rows() if row["id"] == 1) == 39
 
 
@@ -157,9 +157,9 @@ def test_a_version_that_cannot_be_compared_with_the_items_is_no_older_one(tmp_pa
         target.client.put_item(TableName=target.table, Item={"id": {"N": "1"}, "version": {"S": "5"}})
         rows = pa.table({"id": [1, 2], "version": [7, 7], "gone": [False, False]})
         for row in (rows, rows.set_column(2, "gone", [[True, False]])):
-            with pytest.raises(Poison, match=r'id 1 has a version \(versionColumn "version"\) of the type N, .* of the type S'):
-                write(target, row, versionColumn="version", deleteColumn="gone")
-        staged = write(target, rows, versionColumn="version", deleteColumn="gone", errors="skip")
+            with pytest.raises(Poison, match=r'id 1 has a version \(orderColumn "version"\) of the type N, .* of the type S'):
+                write(target, row, orderColumn="version", deleteColumn="gone")
+        staged = write(target, rows, orderColumn="version", deleteColumn="gone", errors="skip")
         assert (staged.rejected, staged.data["stale"]) == (1, 1), "the other one was written before"
         assert sorted((row["id"], row["version"]) for row in target.rows()) == [(1, "5"), (2, 7)]
 
@@ -301,7 +301,7 @@ def test_a_ledger_that_may_not_be_made_is_named(target: ItemsContext, proxy: Fau
         ({}, r"table +missing"),
         ({"table": "t", "batch.maxRecords": "26"}, r"batch.maxRecords +must be 25 or less"),
         ({"table": "t", "keyColumns": "a,b,c"}, r"keyColumns +must be one or two"),
-        ({"table": "t", "versionColumn": "v", "batch.maxRecords": "5"}, r"batch.maxRecords +has no use with versionColumn"),
+        ({"table": "t", "orderColumn": "v", "batch.maxRecords": "5"}, r"batch.maxRecords +has no use with orderColumn"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
@@ -313,10 +313,10 @@ def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
     ("options", "text"),
     [
         ({"keyColumns": "key"}, 'keyColumns +names the column "key"'),
-        ({"versionColumn": "v"}, 'versionColumn +names the column "v"'),
+        ({"orderColumn": "v"}, 'orderColumn +names the column "v"'),
         ({"deleteColumn": "name"}, 'deleteColumn +must be a boolean column; "name" is string'),
-        ({"versionColumn": "list"}, "versionColumn +must be a column of numbers, times or text"),
-        ({"versionColumn": "new"}, 'versionColumn +must be a column of numbers, times or text; "new" is bool'),
+        ({"orderColumn": "list"}, "orderColumn +must be a column of numbers, times or text"),
+        ({"orderColumn": "new"}, 'orderColumn +must be a column of numbers, times or text; "new" is bool'),
     ],
 )
 def test_wrong_columns_are_named(target: ItemsContext, options: dict[str, str], text: str) -> None:

@@ -344,23 +344,23 @@ def test_an_older_row_never_replaces_a_newer_one(target: Target) -> None:
     def rows(name: str, *versions: int) -> pa.Table:
         return pa.table({"id": list(range(len(versions))), "name": [name] * len(versions), "version": list(versions)})
 
-    target.write(rows("first", 5, 5, 5, 5), 0, versionColumn="version")
-    target.write(rows("second", 4, 5, 6, 7), 1, versionColumn="version")
+    target.write(rows("first", 5, 5, 5, 5), 0, orderColumn="version")
+    target.write(rows("second", 4, 5, 6, 7), 1, orderColumn="version")
     assert [row["name"] for row in target.content().values()].count("second") == 2
     assert {id: row["version"] for id, row in target.content().items()} == {0: 5, 1: 5, 2: 6, 3: 7}
     many = pa.table({"id": [1] * 30, "name": ["x"] * 30, "version": [number * 7 % 30 for number in range(30)]})
-    target.write(many, 2, versionColumn="version")
+    target.write(many, 2, orderColumn="version")
     assert target.content()[1]["version"] == 29
 
 
 def test_a_version_that_cannot_be_compared_stops_the_batch_until_the_item_is_mended(target: Target) -> None:
     target.client.put_item(TableName=target.table, Item={"id": {"N": "1"}, "version": {"S": "5"}})
     rows = pa.table({"id": [0, 1], "version": [7, 7]})
-    text = r'id 1 has a version \(versionColumn "version"\) of the type N, .* of the type S.*\n.*mend the table'
+    text = r'id 1 has a version \(orderColumn "version"\) of the type N, .* of the type S.*\n.*mend the table'
     with pytest.raises(Fatal, match=text):
-        target.write(rows, versionColumn="version")
+        target.write(rows, orderColumn="version")
     target.client.delete_item(TableName=target.table, Key={"id": {"N": "1"}})
-    target.write(rows, versionColumn="version")
+    target.write(rows, orderColumn="version")
     assert {id: row["version"] for id, row in target.content().items()} == {0: 7, 1: 7}
 
 

@@ -68,8 +68,8 @@ def test_an_older_version_never_replaces_a_newer_one_and_is_counted(server: Open
     def rows(version: int) -> list[dict[str, Any]]:
         return [{"id": n, "version": version} for n in range(5)]
 
-    write(server.url, index, rows(7), idColumn="id", versionColumn="version")
-    staged = write(server.url, index, rows(6), idColumn="id", versionColumn="version")
+    write(server.url, index, rows(7), idColumn="id", orderColumn="version")
+    staged = write(server.url, index, rows(6), idColumn="id", orderColumn="version")
     assert staged.data == {"stale": 5}
     assert {row["version"] for row in server.documents(index).values()} == {7}
 
@@ -77,7 +77,7 @@ def test_an_older_version_never_replaces_a_newer_one_and_is_counted(server: Open
 def test_of_one_batch_the_newest_version_stays_whatever_the_order(server: OpenSearchServer, index: str) -> None:
     at = [datetime.datetime(2024, 1, 1, tzinfo=UTC) + datetime.timedelta(microseconds=n) for n in range(50)]
     rows = [{"id": n % 3, "at": at[(n * 7) % 50], "n": (n * 7) % 50} for n in range(50)]
-    write(server.url, index, rows, idColumn="id", versionColumn="at", batch__maxRecords="2")
+    write(server.url, index, rows, idColumn="id", orderColumn="at", batch__maxRecords="2")
     newest = {str(key): max(row["n"] for row in rows if row["id"] == key) for key in range(3)}
     assert {key: row["n"] for key, row in server.documents(index).items()} == newest
 
@@ -190,5 +190,5 @@ def test_an_index_that_may_not_be_made_is_told_and_not_a_bad_row(server: OpenSea
 
 def test_columns_that_are_not_there_are_told_together(server: OpenSearchServer) -> None:
     with pytest.raises(Misconfigured) as error:
-        write(server.url, "logs-{at|yyyy}", ROWS, idColumn="key", versionColumn="v")
-    assert [problem.option for problem in error.value.problems] == ["idColumn", "versionColumn", "index"]
+        write(server.url, "logs-{at|yyyy}", ROWS, idColumn="key", orderColumn="v")
+    assert [problem.option for problem in error.value.problems] == ["idColumn", "orderColumn", "index"]

@@ -44,7 +44,7 @@ class CassandraSink(BatchingSink):
     Rows of one partition go together, in an unlogged batch, which Cassandra applies at once. A null deletes the value of its
     column, unless ``ignoreNulls`` is set.
 
-    Cassandra keeps what has the newest time of writing. With ``timestampColumn`` that is a row's own time, so a late older row
+    Cassandra keeps what has the newest time of writing. With ``orderColumn`` that is a row's own time, so a late older row
     never wins. Without it, it is the time at which the driver began the batch, and the place of the row in its task: the last
     row of a key wins, and a late task of an older batch changes nothing. The clocks of the executors have no part in it; those
     of drivers that run a query one after another must agree, and must not be set back between two batches (``foreach_batch``
@@ -52,11 +52,11 @@ class CassandraSink(BatchingSink):
 
     Of rows of one key and one time the last one of a record batch is written. Of those in different record batches, tasks or
     batches Cassandra takes the larger value of each column, which mixes them, and a deletion before any value. Without
-    ``timestampColumn`` two tasks of a batch seldom meet in a time, and rows of a key do where a task is tried again with its
+    ``orderColumn`` two tasks of a batch seldom meet in a time, and rows of a key do where a task is tried again with its
     rows in another order; repartition by the key and sort within partitions where the last one must win.
 
     Counters are added to, not set, and a list that is not frozen has its elements twice after a second write. So both are
-    refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``timestampColumn`` in any case.
+    refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``orderColumn`` in any case.
 
     Guarantee: idempotent by the primary key: a replay writes the same values into the same rows.
     """
@@ -70,7 +70,7 @@ class CassandraSink(BatchingSink):
                 "table": Text(REQUIRED, meaning="the table, in its own case"),
                 "batch.maxInFlight": Int(8, at_least=1, meaning="requests of a task, of batch.maxRecords rows each, under way"),
                 "ttl": Duration(None, meaning="rows expire after so long; default: as the table says"),
-                "timestampColumn": Text(
+                "orderColumn": Text(
                     None,
                     meaning="the time of writing, a timestamp or microseconds: a row of an older time never wins; default: "
                     "the time at which the driver began the batch",
@@ -78,12 +78,13 @@ class CassandraSink(BatchingSink):
                 "deleteColumn": Text(None, meaning="a boolean column: true deletes the row of the key"),
                 "ignoreNulls": Flag(False, meaning="a null leaves the value as it is, in place of deleting it"),
                 "ifNotExists": Flag(False, meaning="write only rows whose key is not there, by lightweight transactions: slow"),
-            }
+            },
+            alias={"timestampColumn": "orderColumn"},
         )
     )
     promise = Guarantee.IDEMPOTENT
     conditions = (
-        "rows are written by the primary key, as of timestampColumn or else of the driver's clock; an older row never wins; of "
+        "rows are written by the primary key, as of orderColumn or else of the driver's clock; an older row never wins; of "
         "rows of one key and one time in different tasks or batches the larger value of each column wins; counters and lists "
         "that are not frozen are at-least-once"
     )
@@ -94,7 +95,7 @@ class CassandraSink(BatchingSink):
         yield from check_connection(values)
         if values["keyspace"] is None:
             yield Problem("keyspace", "missing; give the keyspace of the table.")
-        for option in ("timestampColumn", "deleteColumn"):
+        for option in ("orderColumn", "deleteColumn"):
             if values["ifNotExists"] and values[option] is not None:
                 text = "has no use with ifNotExists: a lightweight transaction has a time of its own, and only inserts."
                 yield Problem(option, text)
@@ -115,15 +116,15 @@ class CassandraSink(BatchingSink):
         return f"{place}/{values['keyspace']}.{values['table']}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        for option in ("timestampColumn", "deleteColumn"):
+        for option in ("orderColumn", "deleteColumn"):
             column = self.values[option]
             if column is not None and column not in schema.names:
                 yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        delete, time = self.values["deleteColumn"], self.values["timestampColumn"]
+        delete, time = self.values["deleteColumn"], self.values["orderColumn"]
         if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
             yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
         if time in schema.names and not (types.is_timestamp(kind := schema.field(time).type) or types.is_int64(kind)):
-            yield Problem("timestampColumn", f'must be a timestamp, or microseconds as a long; "{time}" is {kind}.')
+            yield Problem("orderColumn", f'must be a timestamp, or microseconds as a long; "{time}" is {kind}.')
 
     def check_target(self, schema: pa.Schema) -> None:
         with shared_client(self.values, knows_replicas=True) as client:

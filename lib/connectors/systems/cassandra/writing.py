@@ -79,7 +79,7 @@ class Statements:
         """Raises :class:`Misconfigured` where the table cannot take rows of ``schema``."""
         table = Table.of(client, values["keyspace"], values["table"])
         own = table.names()
-        markers = [values[option] for option in ("timestampColumn", "deleteColumn") if values[option] is not None]
+        markers = [values[option] for option in ("orderColumn", "deleteColumn") if values[option] is not None]
         problems = [
             Problem("table", f'{table.name} has the key {", ".join(table.key)}, and the rows have no column "{name}".')
             for name in table.key
@@ -102,7 +102,7 @@ class Statements:
         """
         columns = [encode(rows.column(name)) for name, encode in zip(self.columns, self._encoders, strict=True)]
         deletes, times = self._flags(rows), self._times(rows, time)
-        if self.values["timestampColumn"] is not None:
+        if self.values["orderColumn"] is not None:
             self._settle_ties(columns, deletes, times)
         bad = any(Poison in set(map(type, column)) for column in (*columns, times))
         keyless = not self._has_key or any(None in column for column in columns[: self.key_size])
@@ -208,7 +208,7 @@ class Statements:
         """The cell of the time of writing of each row; ``None`` where the statement takes none."""
         if not self.is_timed:
             return [None] * rows.num_rows
-        name = self.values["timestampColumn"]
+        name = self.values["orderColumn"]
         if name is None:
             return list(sized(pa.array(range(time, time + rows.num_rows), pa.int64()), ">i8"))
         column = rows.column(name)
@@ -286,7 +286,7 @@ def _counter_problems(table: Table, values: Values) -> Iterator[Problem]:
     if values["guarantee"] != Guarantee.AT_LEAST_ONCE.value:
         text = f"{table.name} has counters: what Spark repeats, or is sent again after a timeout, would be added twice"
         yield Problem("guarantee", f"must be at-least-once; {text}. Give it if that may be.")
-    for option in ("timestampColumn", "deleteColumn", "ttl"):
+    for option in ("orderColumn", "deleteColumn", "ttl"):
         if values[option] is not None:
             yield Problem(option, f"has no use with {table.name}, which has counters.")
     for option in ("ifNotExists", "ignoreNulls"):
@@ -301,7 +301,7 @@ def _list_problems(table: Table, values: Values, schema: pa.Schema) -> Iterator[
         return
     text = f'{table.name} has the list "{lists[0]}", which is not frozen: a row that is written again has its elements twice'
     way_out = "make the column a frozen list or a set"
-    if values["timestampColumn"] is not None:
-        yield Problem("timestampColumn", f"cannot be: {text}; {way_out}, or leave the option away.")
+    if values["orderColumn"] is not None:
+        yield Problem("orderColumn", f"cannot be: {text}; {way_out}, or leave the option away.")
     elif values["guarantee"] != Guarantee.AT_LEAST_ONCE.value:
         yield Problem("guarantee", f"must be at-least-once; {text}. Give it if that may be, or {way_out}.")

@@ -44,13 +44,13 @@ SCHEME: Final = "dynamodb://"
 class DynamoDbSink(BatchingSink):
     """Puts each row as an item in the place of the one with its key; a null is an attribute that is left out.
 
-    With ``versionColumn`` each row is a request of its own, and one that is not newer than the item it would replace changes
+    With ``orderColumn`` each row is a request of its own, and one that is not newer than the item it would replace changes
     nothing. A deleted item has no version any more: a late older row makes it again.
 
     Numbers keep their digits. Times are text in ISO 8601, arrays lists, structs and maps maps.
 
     Guarantee: idempotent by the table's key: a replay writes the same items again. A request that was given up after
-    ``request.timeout`` may still arrive, and put an older row over a newer one; ``versionColumn`` prevents that.
+    ``request.timeout`` may still arrive, and put an older row over a newer one; ``orderColumn`` prevents that.
 
     With ``guarantee=exactly-once`` tasks stage
     rows in ``stagingLocation``, and the driver writes those of a batch by transactions of 99 rows and an item of the ledger:
@@ -63,9 +63,10 @@ class DynamoDbSink(BatchingSink):
         AWS_OPTIONS
         | batching_options(max_records=_MOST, max_bytes="16MB", max_time="100ms")
         | Options(
+            alias={"versionColumn": "orderColumn"},
             table=Text(REQUIRED, meaning="the table"),
             keyColumns=Names((), meaning="the columns of the table's key; default: the table is asked"),
-            versionColumn=Text(None, meaning="a number or text that grows: an older row never replaces a newer one"),
+            orderColumn=Text(None, meaning="a number or text that grows: an older row never replaces a newer one"),
             deleteColumn=Text(None, meaning="a boolean column, not written: true deletes the item of the row's key"),
             ledgerTable=Text("connectors_ledger", meaning="exactly-once: the table of the ledger, made if there is none"),
             stagingLocation=Text(
@@ -76,7 +77,7 @@ class DynamoDbSink(BatchingSink):
     )
     promise = Guarantee.EXACTLY_ONCE
     conditions = (
-        "guarantee=exactly-once; else idempotent by the table's key; with versionColumn an older row never replaces a newer "
+        "guarantee=exactly-once; else idempotent by the table's key; with orderColumn an older row never replaces a newer "
         "item"
     )
 
@@ -84,8 +85,8 @@ class DynamoDbSink(BatchingSink):
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from super().check(values)
         yield from check_aws(values)
-        if values["versionColumn"] is not None and values.is_set("batch.maxRecords") and values["batch.maxRecords"] > 1:
-            yield Problem("batch.maxRecords", "has no use with versionColumn, which makes a request of each row.")
+        if values["orderColumn"] is not None and values.is_set("batch.maxRecords") and values["batch.maxRecords"] > 1:
+            yield Problem("batch.maxRecords", "has no use with orderColumn, which makes a request of each row.")
         for option, most in (("batch.maxRecords", _MOST), ("batch.maxBytes", _MOST_BYTES)):
             if values[option] > most:
                 yield Problem(option, f"must be {most} or less, as the service has it; got {values[option]}.")
@@ -107,16 +108,16 @@ class DynamoDbSink(BatchingSink):
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         values = self.values
         named = [("keyColumns", column) for column in values["keyColumns"]]
-        named += [(option, values[option]) for option in ("versionColumn", "deleteColumn") if values[option] is not None]
+        named += [(option, values[option]) for option in ("orderColumn", "deleteColumn") if values[option] is not None]
         for option, column in named:
             if column not in schema.names:
                 yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
         delete = values["deleteColumn"]
         if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
             yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
-        version = values["versionColumn"]
+        version = values["orderColumn"]
         if version in schema.names and (types.is_nested(kind := schema.field(version).type) or types.is_boolean(kind)):
-            yield Problem("versionColumn", f'must be a column of numbers, times or text; "{version}" is {kind}.')
+            yield Problem("orderColumn", f'must be a column of numbers, times or text; "{version}" is {kind}.')
         for field in schema:
             if field.name != delete and not supported(field.type):
                 yield Problem("table", f'takes no column of {field.type}, which "{field.name}" is; cast it.')
@@ -190,7 +191,7 @@ class ItemWriter(AwsWriter):
 
     def __init__(self, sink: DynamoDbSink, batch: Batch, schema: pa.Schema) -> None:
         values = sink.values
-        self._table, self._version = values["table"], values["versionColumn"]
+        self._table, self._version = values["table"], values["orderColumn"]
         self._stale = 0
         super().__init__(sink, batch, "dynamodb")
         self._key = values["keyColumns"] or TableKey.of(self._client, self._table, schema).names

@@ -187,7 +187,7 @@ class TransactionCommitter(Committer):
         for write in writes:
             assert isinstance(write, Write), "a row that was good is not good any more"
             size += size_of(write.item)
-            is_second = self._sink.values["versionColumn"] is not None and write.name in chosen
+            is_second = self._sink.values["orderColumn"] is not None and write.name in chosen
             if count and (size > min(self._sink.values["batch.maxBytes"], _MOST_BYTES) or is_second):
                 break
             chosen.pop(write.name, None)

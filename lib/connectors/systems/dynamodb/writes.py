@@ -72,7 +72,7 @@ class RowWriter:
     """Makes writes of rows by the key with the columns ``key``."""
 
     def __init__(self, values: Values, key: Sequence[str]) -> None:
-        self._key, self._version, self._delete = tuple(key), values["versionColumn"], values["deleteColumn"]
+        self._key, self._version, self._delete = tuple(key), values["orderColumn"], values["deleteColumn"]
 
     def writes(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
         """What becomes of each row; a :class:`~connectors.core.errors.Poison` of a bad one."""
@@ -87,7 +87,7 @@ class RowWriter:
         return tuple(text_of(key[name]) for name in self._key)
 
     def condition(self, write: Write) -> dict[str, Any]:
-        """The condition that the table has no item of the row's key that is as new; empty without ``versionColumn``."""
+        """The condition that the table has no item of the row's key that is as new; empty without ``orderColumn``."""
         if self._version is None:
             return {}
         return {
@@ -103,7 +103,7 @@ class RowWriter:
         if (kind := next(iter(version))) == (other := next(iter(item.get(self._version, version)))):
             return None
         return (
-            f'the row {next(refused_keys([write]))} has a version (versionColumn "{self._version}") of the type {kind}, and '
+            f'the row {next(refused_keys([write]))} has a version (orderColumn "{self._version}") of the type {kind}, and '
             f"the item of its key has one of the type {other}: the service cannot say which is newer"
         )
 

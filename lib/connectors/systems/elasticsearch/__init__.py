@@ -26,9 +26,9 @@ class ElasticsearchSink(BatchingSink):
     a bad row.
 
     Guarantee: idempotent with ``idColumn``: a replay writes the same documents again. At-least-once without. Rows of one id
-    arrive in the order in which a task has them; give ``versionColumn``, or repartition by the id, if several tasks do. A
+    arrive in the order in which a task has them; give ``orderColumn``, or repartition by the id, if several tasks do. A
     request that was given up after ``request.timeout`` may still arrive, and put an older row over a newer one; only
-    ``versionColumn`` prevents that.
+    ``orderColumn`` prevents that.
     """
 
     name = "elasticsearch"
@@ -47,11 +47,12 @@ class ElasticsearchSink(BatchingSink):
                     meaning="index replaces a document, create only adds one, update and upsert change its fields",
                 ),
                 "idColumn": Text(None, meaning="the document's id; makes the sink idempotent"),
-                "versionColumn": Text(
+                "orderColumn": Text(
                     None, meaning="whole numbers or timestamps; an older row never replaces a newer document"
                 ),
                 "routingColumn": Text(None, meaning="the routing of a document"),
-            }
+            },
+            alias={"versionColumn": "orderColumn"},
         )
     )
     promise = Guarantee.IDEMPOTENT
@@ -68,11 +69,11 @@ class ElasticsearchSink(BatchingSink):
         operation = values["operation"]
         if operation in _NEED_ID and not values["idColumn"]:
             yield Problem("idColumn", f"missing; operation={operation} needs the column that names the document.")
-        if values["versionColumn"] and operation not in ("index", "delete"):
+        if values["orderColumn"] and operation not in ("index", "delete"):
             text = f"works with operation=index and delete, not with {operation}: the server keeps versions of whole documents."
-            yield Problem("versionColumn", text)
-        if values["versionColumn"] and not values["idColumn"]:
-            yield Problem("idColumn", "missing; versionColumn compares the versions of one document.")
+            yield Problem("orderColumn", text)
+        if values["orderColumn"] and not values["idColumn"]:
+            yield Problem("idColumn", "missing; orderColumn compares the versions of one document.")
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:

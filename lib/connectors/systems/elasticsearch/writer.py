@@ -41,7 +41,7 @@ class BulkWriter(BatchingWriter):
         values = sink.values
         self.operation: str = values["operation"]
         self.index = IndexName.of(values["index"])
-        self.id, self.version, self.routing = values["idColumn"], values["versionColumn"], values["routingColumn"]
+        self.id, self.version, self.routing = values["idColumn"], values["orderColumn"], values["routingColumn"]
         self.client = SearchClient("connectors.elasticsearch", values, values["batch.maxInFlight"])
         name = self.index.constant
         self.path = f"/{quote(name, safe='')}/_bulk?{_FILTER}" if name is not None else f"/_bulk?{_FILTER}"
@@ -153,7 +153,7 @@ def _versions(column: pa.Array) -> list[int | None]:
 def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
     """Every option that names a column that rows of ``schema`` do not have, or else one of a kind that will not do."""
     index = IndexName.of(values["index"])
-    named = [(option, values[option]) for option in ("idColumn", "versionColumn", "routingColumn")]
+    named = [(option, values[option]) for option in ("idColumn", "orderColumn", "routingColumn")]
     named += [("index", part.column) for part in index.columns()]
     problems = [
         Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
@@ -163,12 +163,12 @@ def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
     if problems:
         yield from problems
     else:
-        yield from _wrong_kinds(values["versionColumn"], index, {name: schema.field(name).type for _, name in named if name})
+        yield from _wrong_kinds(values["orderColumn"], index, {name: schema.field(name).type for _, name in named if name})
 
 
 def _wrong_kinds(version: str | None, index: IndexName, kinds: dict[str, pa.DataType]) -> Iterator[Problem]:
     if version and not (types.is_integer(kinds[version]) or types.is_timestamp(kinds[version])):
-        yield Problem("versionColumn", f'must be a column of whole numbers or timestamps; "{version}" is {kinds[version]}.')
+        yield Problem("orderColumn", f'must be a column of whole numbers or timestamps; "{version}" is {kinds[version]}.')
     for part in index.columns():
         kind = kinds[part.column]
         if part.pattern and not (types.is_timestamp(kind) or types.is_date(kind)):
