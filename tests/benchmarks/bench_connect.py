@@ -2,11 +2,10 @@
 
 Parts, each with its goal:
 
-``runtime``     a file through the Python file connector into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
-``kafka``       file → Kafka at 3 times, and Kafka → file at 1.5 times, the rate of Connect's own standalone worker with its
-                FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime; out of Kafka
-                also Spark's own source and text files, which show what rows can do that go through Spark;
-``transforms``  what each transform costs per record, over structs (Arrow) and over maps without schema; no goal.
+``runtime``  a file through the Python file connector into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
+``kafka``    file → Kafka at 3 times, and Kafka → file at 1.5 times, the rate of Connect's own standalone worker with its
+             FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime; out of Kafka
+             also Spark's own source and text files, which show what rows can do that go through Spark.
 
 Contestants take turns. The time of a query is from its start to its end, in a session that is warm; that of Connect's worker
 is from its start to its last record into Kafka, and from its first record to its last one out of it.
@@ -38,12 +37,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--part", choices=("runtime", "kafka", "transforms"))
+    parser.add_argument("--part", choices=("runtime", "kafka"))
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="connectors-bench-connect-") as folder:
-        if options.part in (None, "transforms"):
-            transforms()
         if options.part in (None, "runtime"):
             runtime(Path(folder), options.lines, options.rounds)
         if options.part in (None, "kafka"):
@@ -244,72 +241,6 @@ _CONSUMERS: dict[str, Any] = {}
 def count(file: Path) -> int:
     """Lines of a file, by its size: all are equally long."""
     return file.stat().st_size // 41 if file.exists() else 0
-
-
-def transforms(records: int = 20_000) -> None:
-    from connectors.connect import Headers, Schema, SchemaBuilder, SourceRecord, Struct
-    from connectors.connect.columns import of_source_records
-    from connectors.connect.tolerance import Tolerance
-    from connectors.connect.transforms import Chain
-
-    schema = (
-        SchemaBuilder.struct()
-        .field("id", Schema.INT64_SCHEMA)
-        .field("name", Schema.STRING_SCHEMA)
-        .field("at", Schema.INT64_SCHEMA)
-    )
-    schema = schema.field("inner", SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).build()).build()
-    inner = schema.field("inner").schema
-    values = [{"id": n, "name": f"name {n}", "at": 1_700_000_000_000 + n, "inner": {"x": n}} for n in range(records)]
-    structs = [Struct.of(schema, {**value, "inner": Struct.of(inner, value["inner"])}) for value in values]
-
-    def record(value: Any, value_schema: Any) -> SourceRecord:
-        return SourceRecord(
-            {"p": 1},
-            {"o": 1},
-            "orders",
-            value,
-            value_schema=value_schema,
-            timestamp=1_700_000_000_000,
-            headers=Headers().add("h", "x"),
-        )
-
-    (typed,) = of_source_records([record(value, schema) for value in structs])
-    (free,) = of_source_records([record(value, None) for value in values])
-    steps: dict[str, dict[str, str]] = {
-        "Cast$Value": {"spec": "id:string,at:float64"},
-        "DropHeaders": {"headers": "h"},
-        "ExtractField$Value": {"field": "name"},
-        "Filter": {},
-        "Flatten$Value": {},
-        "HeaderFrom$Value": {"fields": "id", "headers": "id", "operation": "copy"},
-        "HoistField$Value": {"field": "all"},
-        "InsertField$Value": {"topic.field": "topic", "static.field": "s", "static.value": "x"},
-        "InsertHeader": {"header": "n", "value.literal": "1"},
-        "MaskField$Value": {"fields": "name"},
-        "RegexRouter": {"regex": "(.*)", "replacement": "new-$1"},
-        "ReplaceField$Value": {"exclude": "at"},
-        "SetSchemaMetadata$Value": {"schema.name": "order"},
-        "TimestampConverter$Value": {"field": "at", "target.type": "Timestamp"},
-        "TimestampRouter": {},
-        "ValueToKey": {"fields": "id"},
-    }
-    print(f"{'nanoseconds of CPU per record':<32}{'struct':>10}{'map':>10}")
-    for name, settings in steps.items():
-        properties = {"transforms": "t", "transforms.t.type": f"org.apache.kafka.connect.transforms.{name}"}
-        chain = Chain.of({**properties, **{f"transforms.t.{key}": value for key, value in settings.items()}})
-        cells = []
-        for batch in (typed, free):
-            if name.startswith("SetSchema") and batch is free:
-                cells.append(f"{'-':>10}")
-                continue
-            times = []
-            for _ in range(5):
-                tolerance, began = Tolerance({}, lambda seconds: False), time.process_time()
-                chain.apply(batch, tolerance)
-                times.append(time.process_time() - began)
-            cells.append(f"{median(times) / records * 1e9:>10.0f}")
-        print(f"{name:<32}{''.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":

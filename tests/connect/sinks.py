@@ -195,20 +195,6 @@ class StrictConnector(BufferingConnector):
         return StrictTask
 
 
-class RecordOffsetTask(OffsetTask):
-    """Takes the offsets that it keeps from its records."""
-
-    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
-        super().flush(
-            {TopicPartition(r.original_topic, r.original_partition): r.original_offset + 1 for r in self.buffer}
-        )
-
-
-class RecordOffsetConnector(OffsetConnector):
-    def task_class(self) -> type[SinkTask]:
-        return RecordOffsetTask
-
-
 class RotatingTask(BufferingTask):
     """Writes a file for each ``size`` records, and names the offset behind it in one answer only."""
 
@@ -224,7 +210,7 @@ class RotatingTask(BufferingTask):
             last, self.buffer = file[-1], file
             self.flush({})
             self.buffer = rest
-            self.news[TopicPartition(last.original_topic, last.original_partition)] = last.original_offset + 1
+            self.news[TopicPartition(last.topic, last.partition)] = last.offset + 1
             self.context.request_commit()
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
@@ -258,7 +244,7 @@ class RewindingTask(RotatingTask):
             return super().put(records)
         self.target.outages -= 1
         first, self.buffer = [*self.buffer, *records][0], []
-        self.context.offset({TopicPartition(first.original_topic, first.original_partition): first.original_offset})
+        self.context.offset({TopicPartition(first.topic, first.partition): first.offset})
 
 
 class RewindingConnector(RotatingConnector):

@@ -60,10 +60,14 @@ def problems_of(**properties: str) -> dict[str, str]:
     return {problem.option: problem.text for problem in host.validate()}
 
 
-def test_an_alias_is_given_once() -> None:
-    drop = {"transforms__t__type": "DropHeaders", "transforms__t__headers": "h"}
-    assert problems_of(transforms="t", **drop) == {}
-    assert problems_of(transforms="t, t", **drop) == {"transforms": 'has "t" twice; give each alias once.'}
+def test_transforms_and_predicates_of_a_python_connector_are_refused_with_the_way_out() -> None:
+    steps = {"transforms": "t", "transforms__t__type": "Filter", "transforms__t__predicate": "p", "predicates__p__type": "x.P"}
+    problems = problems_of(**steps)
+    assert set(problems) == {"transforms", "predicates"}
+    for text in problems.values():
+        assert "df.select(…)" in text
+        assert "Java connector (pluginPath or pluginPackages)" in text
+    assert problems_of(transforms="", predicates=" ") == {}
 
 
 def test_dead_letters_do_not_go_to_a_topic_that_the_sink_reads() -> None:
@@ -97,10 +101,9 @@ def test_properties_without_effect_are_told_once_with_the_reason(caplog: pytest.
         "config.providers": "file",
         "connector.plugin.version": "1",
         "value.converter.plugin.version": "1",
-        "transforms.t.plugin.version": "1",
     }
-    used = {"consumer.override.max.poll.records": "7", "transforms": "t", "transforms.t.type": "DropHeaders"}
-    common = {"connector.class": "FileStreamSink", "topics": "t", "file": "x", "transforms.t.headers": "h"}
+    used = {"consumer.override.max.poll.records": "7"}
+    common = {"connector.class": "FileStreamSink", "topics": "t", "file": "x"}
     settings = ConnectorSettings({"name": uuid.uuid4().hex, **ignored, **used, **common})
     for _ in range(2):
         assert sink_host(settings).validate() == []
@@ -125,11 +128,6 @@ def test_a_connectors_problems_are_one_list() -> None:
                 "errors.tolerance": "some",
                 "value.converter": "nobody.Knows",
                 "transforms": "a,b",
-                "transforms.a.type": "org.apache.kafka.connect.transforms.InsertField$Value",
-                "transforms.b.type": "org.apache.kafka.connect.transforms.RegexRouter",
-                "transforms.b.regex": "(",
-                "transforms.b.replacment": "x",
-                "transforms.c.type": "Filter",
                 "transaction.boundary": "connector",
             }
         )
@@ -142,16 +140,10 @@ def test_a_connectors_problems_are_one_list() -> None:
         "tasks.max",
         "topic",
         "transaction.boundary",
-        "transforms.a",
-        "transforms.b.regex",
-        "transforms.b.replacement",
-        "transforms.b.replacment",
-        "transforms.c.type",
+        "transforms",
         "value.converter",
     }
     assert 'did you mean "file"' in problems["fil"]
-    assert 'did you mean "replacement"' in problems["transforms.b.replacment"]
-    assert problems["transforms.a"] == "no field insertion configured."
 
 
 def test_a_class_that_is_none_is_told() -> None:

@@ -13,7 +13,7 @@ import pytest
 from connectors.connect import DataException, RecordConverter, Schema, SchemaBuilder, Struct
 from connectors.connect.columns import Column
 from connectors.connect.converters import converter_of, converter_problems
-from connectors.connect.json_data import JsonReader
+from connectors.connect.json_data import JsonReader, schema_json
 
 from .test_data import NESTED, PERSON, _nested
 
@@ -77,7 +77,7 @@ def test_json_decimals_keep_all_their_digits(format: str, envelope: str) -> None
     row = Struct(schema).put("d", Decimal("123456789012345678901234567890123456.78")).put("f", 0.1)
     converter = make_converter("JsonConverter", schemas_enable=envelope, decimal_format=format)
     (body,) = converter.from_connect("t", Column.of(schema, [row])).to_pylist()
-    reader = JsonReader(True) if envelope == "true" else JsonReader.of(schema)
+    reader = JsonReader(True) if envelope == "true" else JsonReader(False, json.dumps(schema_json(schema)))
     assert reader.read(body) == (schema, row)
 
 
@@ -162,3 +162,15 @@ def test_settings_of_converters_are_checked() -> None:
     }
     problems = {problem.option: problem.text for problem in converter_problems(properties)}
     assert set(problems) == {"key.converter", "value.converter.schemas.enable"}
+
+
+@pytest.mark.parametrize("name", ["io.confluent.connect.avro.AvroConverter", "JsonSchemaConverter", "Protobuf"])
+def test_a_converter_with_a_schema_registry_is_refused_with_the_way_out(name: str) -> None:
+    properties = {"value.converter": name, "value.converter.schema.registry.url": "http://registry"}
+    (problem,) = converter_problems(properties)
+    assert problem.option == "value.converter"
+    assert f'"{name}" is no converter that is here' in problem.text
+    assert "connectors.kafka (value.format=avro, json or protobuf and schemaRegistry.url)" in problem.text
+    assert "Java connector (pluginPath or pluginPackages)" in problem.text
+    (other,) = converter_problems({"value.converter": "Nothing"})
+    assert "registry" not in other.text

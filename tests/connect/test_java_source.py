@@ -238,11 +238,12 @@ def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path
         "tasks.max": "0",
         "errors.tolerance": "some",
         "value.converter": "no.such.Converter",
-        "transforms": "hoist",
+        "transforms": "hoist, hoist",
         "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
     }
-    problems = {problem.option for problem in JavaSourceHost(settings(wrong)).validate()}
-    assert problems == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
+    problems = {problem.option: problem.text for problem in JavaSourceHost(settings(wrong)).validate()}
+    assert problems.pop("transforms") == 'has "hoist" twice; give each alias once.'
+    assert set(problems) == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
 
 
 def test_exactly_once_that_is_required_is_refused_unless_the_connector_says_that_it_supports_it(lines: Path) -> None:

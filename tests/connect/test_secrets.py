@@ -14,10 +14,17 @@ from urllib.parse import quote, quote_plus
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.connect import RetriableException, SinkConnector, SinkRecord, SinkTask, SourceRecord
+from connectors.connect import (
+    RecordConverter,
+    RetriableException,
+    Schema,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    SourceRecord,
+)
 from connectors.connect.errors import ConnectException, masked_error
 from connectors.connect.pipeline import SourcePipeline
-from connectors.connect.transforms import RecordTransform
 from connectors.core import Misconfigured
 from connectors.core.errors import Fatal
 from connectors.core.options import masker
@@ -131,8 +138,8 @@ def test_the_failure_of_a_source_is_shown_without_secrets(caplog: pytest.LogCapt
 
 
 def test_a_dead_letter_of_a_source_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    transform = {"transforms": "t", "transforms.t.type": f"{__name__}.Refusing"}
-    settings = {"errors.tolerance": "all", "errors.log.enable": "true", "db.password": PASSWORD, **transform}
+    converter = {"value.converter": f"{__name__}.Refusing"}
+    settings = {"errors.tolerance": "all", "errors.log.enable": "true", "db.password": PASSWORD, **converter}
     pipeline = SourcePipeline(settings, lambda _: False)
     outcome = pipeline.run(pipeline.in_columns([SourceRecord({"p": 1}, {"o": 1}, "t", PASSWORD)]))
     (letter,) = outcome.letters
@@ -140,11 +147,14 @@ def test_a_dead_letter_of_a_source_has_no_secrets(caplog: pytest.LogCaptureFixtu
     assert PASSWORD not in f"{letter.message}{letter.stacktrace}{caplog.text}"
 
 
-class Refusing(RecordTransform):
-    """Refuses every record, and names its value."""
+class Refusing(RecordConverter):
+    """Refuses every value, and names it."""
 
-    def apply(self, record: Any) -> Any:
-        raise login_error(record.value)
+    def from_connect_data(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        raise login_error(value)
+
+    def to_connect_data(self, topic: str, value: bytes | None) -> tuple[Schema | None, Any]:
+        raise NotImplementedError
 
 
 class LoginTask(SinkTask):

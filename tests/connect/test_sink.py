@@ -13,10 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.connect import RetriableException, SchemaException
+from connectors.connect import RecordConverter, RetriableException, Schema, SchemaException
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import DeadLetter
-from connectors.connect.transforms import RecordTransform
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.errors import Fatal
@@ -240,22 +239,6 @@ def placed_rows(topic: str, first: int, end: int) -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("kind", [sinks.OffsetConnector, sinks.RecordOffsetConnector])
-def test_con_09_a_transform_that_changes_topics_leaves_exactly_once_as_it_is(kind: type) -> None:
-    write = Write(
-        kind,
-        transforms="route",
-        transforms_route_type="org.apache.kafka.connect.transforms.RegexRouter",
-        transforms_route_regex=".*",
-        transforms_route_replacement="all",
-    )
-    write.batch(placed_rows("x", 0, 4), 0)
-    write.batch(placed_rows("x", 0, 5), 0)  # a replay, with more
-    write.batch(placed_rows("y", 0, 3), 1)
-    expected = [f"x-{number}" for number in range(5)] + [f"y-{number}" for number in range(3)]
-    assert write.target.tables == {"all": expected}
-
-
 def test_exactly_once_refuses_a_row_without_a_place_and_other_sinks_fill_it() -> None:
     table = pa.table(
         {
@@ -306,19 +289,16 @@ def test_a_task_that_asks_for_rows_again_that_it_could_not_write_fails_its_batch
     assert write.target.tables == {"t": [f"t-{number}" for number in range(100, 106)]}
 
 
-def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:
+def test_dead_letters_behind_the_last_record_need_no_acknowledgement(tmp_path: Path) -> None:
     write = Write(
         sinks.RotatingConnector,
-        {"outageTimeout": "1s"},
+        {"outageTimeout": "1s", "deadLetterPath": str(tmp_path)},
         size="2",
-        transforms="drop",
-        transforms_drop_type="org.apache.kafka.connect.transforms.Filter",
-        transforms_drop_predicate="isNull",
-        predicates="isNull",
-        predicates_isNull_type="org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+        errors_tolerance="all",
     )
-    write.batch(pa.table({"topic": ["t"] * 4, "value": ["a", "b", None, None]}))
+    write.batch(pa.table({"topic": ["t"] * 4, "value": [b"a", b"b", b"\xff", b"\xff"]}))
     assert write.target.tables == {"t": ["a", "b"]}
+    assert pq.read_table(tmp_path).num_rows == 2
 
 
 def test_a_connector_that_has_failed_is_started_anew_for_the_next_batch() -> None:
@@ -403,41 +383,30 @@ def test_an_outage_is_waited_for_with_the_same_records() -> None:
         short.batch(rows(1))
 
 
-class AwayTransform(RecordTransform):
-    """Its system is away twice, and it refuses one record."""
+class AwayConverter(RecordConverter):
+    """Its system is away twice, and it refuses one value."""
 
     outages = 2
 
-    def apply(self, record: Any) -> Any:
-        if record.value == "v1":
+    def from_connect_data(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        raise NotImplementedError
+
+    def to_connect_data(self, topic: str, value: bytes | None) -> tuple[Schema | None, Any]:
+        if value == b"v1":
             raise ValueError("refused")
-        if AwayTransform.outages and record.value == "v3":
-            AwayTransform.outages -= 1
+        if AwayConverter.outages and value == b"v3":
+            AwayConverter.outages -= 1
             raise RetriableException("the registry is away")
-        return record
+        return None, None if value is None else value.decode()
 
 
-def test_an_outage_of_a_converter_or_transform_is_waited_for_and_makes_no_dead_letters(tmp_path: Path) -> None:
+def test_an_outage_of_a_converter_is_waited_for_and_makes_no_dead_letters(tmp_path: Path) -> None:
     options = {"deadLetterPath": str(tmp_path), "restart.initialBackoff": "10ms"}
-    transform = {"transforms": "a", "transforms_a_type": f"{__name__}.AwayTransform"}
-    write = Write(sinks.BufferingConnector, options, errors_tolerance="all", **transform)
+    converter = f"{__name__}.AwayConverter"
+    write = Write(sinks.BufferingConnector, options, errors_tolerance="all", value_converter=converter)
     write.batch(rows(5))
     assert write.target.tables == {"t": ["v0", "v2", "v3", "v4"]}
     assert [letter["error"] for letter in pq.read_table(tmp_path).to_pylist()] == ["refused"]
-
-
-def test_transforms_stand_between_converters_and_the_task() -> None:
-    write = Write(
-        sinks.BufferingConnector,
-        transforms="route,hoist",
-        transforms_route_type="org.apache.kafka.connect.transforms.RegexRouter",
-        transforms_route_regex="(.*)",
-        transforms_route_replacement="new-$1",
-        transforms_hoist_type="org.apache.kafka.connect.transforms.HoistField$Value",
-        transforms_hoist_field="line",
-    )
-    write.batch(rows(2))
-    assert [value.to_dict() for value in write.target.tables["new-t"]] == [{"line": "v0"}, {"line": "v1"}]
 
 
 def test_of_a_thousand_records_two_fail_and_998_are_written(tmp_path: Path) -> None:

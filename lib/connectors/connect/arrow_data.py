@@ -131,7 +131,7 @@ def _typed(value: Any, schema: Schema) -> Any:
     }
 
 
-def schema_of(kind: pa.DataType, *, name: str | None = None, optional: bool = True) -> Schema:
+def schema_of(kind: pa.DataType, *, optional: bool = True) -> Schema:
     """The schema of an Arrow type. Raises :class:`DataException` for a type that Connect lacks."""
     if pa.types.is_struct(kind):
         children = [kind.field(index) for index in range(kind.num_fields)]
@@ -139,7 +139,7 @@ def schema_of(kind: pa.DataType, *, name: str | None = None, optional: bool = Tr
             Field(child.name, index, schema_of(child.type, optional=child.nullable))
             for index, child in enumerate(children)
         )
-        return Schema(Type.STRUCT, optional, name=name, fields=fields)
+        return Schema(Type.STRUCT, optional, fields=fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return Schema(Type.ARRAY, optional, value_schema=schema_of(kind.value_type))
     if pa.types.is_map(kind):

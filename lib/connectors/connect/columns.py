@@ -1,4 +1,4 @@
-"""Records in columns: the form in which they pass transforms and converters.
+"""Records in columns: the form in which they pass converters.
 
 A :class:`Records` holds records whose keys have one schema and whose values have one; a list of records becomes as many of
 them as it has changes of schema. With a schema, values are an Arrow array of its type; without one, Python values.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 
 from .arrow_data import from_arrow, to_arrow
 from .data import Schema
-from .json_text import parsed_json, sorted_json
+from .json_text import sorted_json
 from .offsets import partition_key
 from .records import Headers, SinkRecord, SourceBatch, SourceRecord
 
-RecordT = TypeVar("RecordT", SourceRecord, SinkRecord)
 INDEX = "index"
 """The column that tells which record of the original list a record was."""
 
@@ -43,13 +42,6 @@ class Column:
     def values(self) -> list[Any]:
         """The values as Connect has them."""
         return list(self.data) if self.schema is None else from_arrow(self.data, self.schema)
-
-    def is_null(self) -> list[bool]:
-        """Where there is no value."""
-        if self.schema is None:
-            return [value is None for value in self.data]
-        nulls: list[bool] = self.data.is_null().to_pylist()
-        return nulls
 
     def take(self, places: Sequence[int]) -> Column:
         if self.schema is None:
@@ -77,20 +69,6 @@ class Records:
     def __len__(self) -> int:
         return len(self.topic)
 
-    def take(self, places: Sequence[int]) -> Records:
-        """The records at these places."""
-        at = pa.array(places, pa.int64())
-        return replace(
-            self,
-            topic=self.topic.take(at),
-            partition=self.partition.take(at),
-            key=self.key.take(places),
-            value=self.value.take(places),
-            timestamp=self.timestamp.take(at),
-            headers=None if self.headers is None else [self.headers[place] for place in places],
-            extra={name: column.take(at) for name, column in self.extra.items()},
-        )
-
     def slice(self, first: int, count: int) -> Records:
         return replace(
             self,
@@ -103,34 +81,18 @@ class Records:
             extra={name: column.slice(first, count) for name, column in self.extra.items()},
         )
 
-    def header_list(self) -> list[Headers]:
-        """The headers of each record; copies, which may be changed."""
-        if self.headers is None:
-            return [Headers() for _ in range(len(self))]
-        return [headers.duplicate() for headers in self.headers]
-
-    def to_source_records(self) -> list[SourceRecord]:
-        """The records one by one, for transforms that take one at a time."""
-        places = (self.extra[name].to_pylist() for name in ("sourcePartition", "sourceOffset"))
-        cells = zip(*self._cells(), *places, strict=True)
-        return [
-            SourceRecord(
-                None if source is None else parsed_json(source),
-                None if offset is None else parsed_json(offset),
-                topic,
-                value,
-                value_schema=self.value.schema,
-                key=key,
-                key_schema=self.key.schema,
-                partition=partition,
-                timestamp=timestamp,
-                headers=headers,
-            )
-            for topic, partition, key, value, timestamp, headers, source, offset in cells
-        ]
-
     def to_sink_records(self) -> list[SinkRecord]:
         """The records one by one, as a sink task takes them."""
+        cells = zip(
+            self.topic.to_pylist(),
+            self.partition.to_pylist(),
+            self.extra["offset"].to_pylist(),
+            self.value.values(),
+            self.key.values(),
+            self.timestamp.to_pylist(),
+            self.headers or [Headers() for _ in range(len(self))],
+            strict=True,
+        )
         return [
             SinkRecord(
                 topic,
@@ -143,56 +105,30 @@ class Records:
                 timestamp=timestamp,
                 headers=headers,
             )
-            for topic, partition, key, value, timestamp, headers, offset in zip(
-                *self._cells(), self.extra["offset"].to_pylist(), strict=True
-            )
+            for topic, partition, offset, value, key, timestamp, headers in cells
         ]
-
-    def _cells(self) -> tuple[Any, ...]:
-        return (
-            self.topic.to_pylist(),
-            self.partition.to_pylist(),
-            self.key.values(),
-            self.value.values(),
-            self.timestamp.to_pylist(),
-            self.header_list(),
-        )
 
 
 def of_source_records(records: Sequence[SourceRecord], first: int = 0) -> Iterator[Records]:
     """``records`` in columns, in their order; ``first`` is the number of the first one."""
     known: dict[int, str] = {}
     at = first
-    for group in _with_equal_schemas(records):
-        partitions = pa.array([_partition_text(record.source_partition, known) for record in group], pa.string())
-        offsets = pa.array([_offset_text(record.source_offset) for record in group], pa.string())
-        yield _in_columns(group, {"sourcePartition": partitions, "sourceOffset": offsets, INDEX: numbers(at, len(group))})
+    for _, same in groupby(records, lambda record: (record.key_schema, record.value_schema)):
+        group = list(same)
+        yield Records(
+            pa.array([record.topic for record in group], pa.string()),
+            pa.array([record.partition for record in group], pa.int32()),
+            Column.of(group[0].key_schema, [record.key for record in group]),
+            Column.of(group[0].value_schema, [record.value for record in group]),
+            pa.array([record.timestamp for record in group], pa.int64()),
+            [record.headers for record in group] if any(len(record.headers) for record in group) else None,
+            {
+                "sourcePartition": pa.array([_partition_text(r.source_partition, known) for r in group], pa.string()),
+                "sourceOffset": pa.array([_offset_text(record.source_offset) for record in group], pa.string()),
+                INDEX: numbers(at, len(group)),
+            },
+        )
         at += len(group)
-
-
-def of_sink_records(records: Sequence[SinkRecord]) -> Iterator[Records]:
-    """As :func:`of_source_records`, for a sink."""
-    for group in _with_equal_schemas(records):
-        yield _in_columns(group, {"offset": pa.array([record.offset for record in group], pa.int64())})
-
-
-def _with_equal_schemas(records: Sequence[RecordT]) -> Iterator[list[RecordT]]:
-    """Runs of records with the same schemas of key and value."""
-    for _, group in groupby(records, lambda record: (record.key_schema, record.value_schema)):
-        yield list(group)
-
-
-def _in_columns(records: Sequence[SourceRecord] | Sequence[SinkRecord], extra: dict[str, pa.Array]) -> Records:
-    """Records with the same schemas as columns."""
-    return Records(
-        pa.array([record.topic for record in records], pa.string()),
-        pa.array([record.partition for record in records], pa.int32()),
-        Column.of(records[0].key_schema, [record.key for record in records]),
-        Column.of(records[0].value_schema, [record.value for record in records]),
-        pa.array([record.timestamp for record in records], pa.int64()),
-        [record.headers for record in records] if any(len(record.headers) for record in records) else None,
-        extra,
-    )
 
 
 def of_source_batch(batch: SourceBatch) -> Records:

@@ -37,10 +37,6 @@ def common_problems(properties: Mapping[str, str], *, sink: bool) -> Iterator[Pr
     """What Connect refuses, whatever the connector."""
     yield from error_problems(properties, sink=sink)
     yield from reference_problems(properties, properties.get("config.providers"))
-    for kind in ("transforms", "predicates"):
-        aliases = names(properties.get(kind))
-        for alias in sorted({alias for alias in aliases if aliases.count(alias) > 1}):
-            yield Problem(kind, f'has "{alias}" twice; give each alias once.')
     letters = (properties.get("errors.deadletterqueue.topic.name") or "").strip()
     if sink and letters and _reads(properties, letters):
         text = f'"{letters}" is among the topics that the sink reads: its dead letters would come back.'

@@ -99,7 +99,7 @@ class ConfigValue:
 
 
 class ConfigDef:
-    """The settings that a connector, task, converter or transform knows.
+    """The settings that a connector, task or converter knows.
 
     ::
 

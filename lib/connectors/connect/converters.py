@@ -221,12 +221,8 @@ CONVERTERS: Final[dict[str, Callable[[], Converter]]] = {
     f"{_KAFKA}.converters.BooleanConverter": BooleanConverter,
 }
 """Converters by the names of Connect's classes."""
-_REGISTRY: Final = {
-    "io.confluent.connect.avro.AvroConverter": "AvroConverter",
-    "io.confluent.connect.json.JsonSchemaConverter": "JsonSchemaConverter",
-    "io.confluent.connect.protobuf.ProtobufConverter": "ProtobufConverter",
-}
-"""Converters with a schema registry, which are imported when one is named."""
+_REGISTRY: Final = ("Avro", "JsonSchema", "Protobuf")
+"""Parts of the names of converters with a schema registry, which only Java connectors have."""
 DEFAULT_CONVERTER: Final = f"{_KAFKA}.json.JsonConverter"
 """Where the user names none: plain JSON, without schemas."""
 
@@ -284,16 +280,19 @@ def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _converter(name: str) -> Converter:
-    full = short_names({**CONVERTERS, **_REGISTRY}).get(name, name)
+    full = short_names(CONVERTERS).get(name, name)
     if full in CONVERTERS:
         return CONVERTERS[full]()
-    if full in _REGISTRY:
-        full = f"{__package__}.registry_converters.{_REGISTRY[full]}"
     try:
         kind = named_class(full)
     except ImportError:
-        known = ", ".join(sorted(kind.rpartition(".")[2] for kind in [*CONVERTERS, *_REGISTRY]))
-        text = f'"{name}" is no converter that is here; there are {known}, and Python classes by their dotted name'
+        known = ", ".join(sorted(kind.rpartition(".")[2] for kind in CONVERTERS))
+        text = f'"{name}" is no converter that is here; there are {known}, and Python classes by their dotted name.'
+        if any(part in name for part in _REGISTRY):
+            text += (
+                " With a schema registry, read or write columns by connectors.kafka (value.format=avro, json or protobuf and "
+                "schemaRegistry.url), or take the Java connector (pluginPath or pluginPackages)."
+            )
         raise ValueError(text) from None
     if not (isinstance(kind, type) and issubclass(kind, Converter)):
         raise ValueError(f'"{name}" is no Converter')

@@ -2,7 +2,7 @@
 
 ::
 
-    ConnectException             something that a connector, a converter or a transform reports
+    ConnectException             something that a connector or a converter reports
     ├── RetriableException       the same call may work later
     ├── DataException            data that does not fit its schema
     │   └── SchemaException

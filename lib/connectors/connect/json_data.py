@@ -125,13 +125,6 @@ class JsonReader:
         self._envelope = envelope and not content
         self._schema = schema_from(parsed_json(content)) if content else None
 
-    @classmethod
-    def of(cls, schema: Schema) -> JsonReader:
-        """A reader of JSON whose schema is known."""
-        reader = cls(False)
-        reader._schema = schema
-        return reader
-
     def read(self, body: bytes | None) -> tuple[Schema | None, Any]:
         """Schema and value of ``body``. Raises :class:`DataException` for what is no JSON, or no envelope."""
         if body is None:

@@ -1,8 +1,9 @@
-"""The way of a source's records from ``poll`` to rows: transforms, then the converters of keys, values and headers."""
+"""The way of a source's records from ``poll`` to rows: the converters of keys, values and headers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,37 +14,24 @@ from .converters import Converter, converted, converter_of, header_bytes
 from .host import HEADERS, SOURCE_COLUMNS, DeadLetter
 from .records import Headers, SourceRecord
 from .tolerance import Failure, Tolerance, error_text
-from .transforms import Chain
 
 _KEY, _VALUE, _HEADERS = "_key", "_value", "_headers"
 
 
 @dataclass
 class Outcome:
-    """What became of records: the ``rows``, the dead ``letters``, and the numbers of the records that became rows.
-
-    The numbers are only there for a task that wants to hear of single records.
-    """
+    """What became of records: the ``rows``, the dead ``letters``, and the numbers of the records that these were."""
 
     rows: pa.Table
     letters: list[DeadLetter] = field(default_factory=list)
-    delivered: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
 
 
 class SourcePipeline:
-    """Transforms and converters of one task."""
+    """The converters of one task."""
 
-    def __init__(
-        self,
-        properties: Mapping[str, str],
-        wait: Callable[[float], bool],
-        task: int = 0,
-        *,
-        names_delivered: bool = True,
-    ) -> None:
-        self._names_delivered = names_delivered
+    def __init__(self, properties: Mapping[str, str], wait: Callable[[float], bool], task: int = 0) -> None:
         self.tolerance = Tolerance(properties, wait)
-        self._chain = Chain.of(properties)
         self._key = converter_of(properties, "key")
         self._value = converter_of(properties, "value")
         self._header = converter_of(properties, "header")
@@ -64,16 +52,11 @@ class SourcePipeline:
 
     def run(self, batches: Sequence[Records]) -> Outcome:
         """``batches``, whose records are numbered (:data:`INDEX`), as rows of :data:`SOURCE_COLUMNS`."""
-        tables, delivered = [], set()
-        for batch in batches:
-            for records in self._chain.apply(batch, self.tolerance):
-                for part in self._converted(records):
-                    tables.append(_rows(part))
-                    if self._names_delivered:
-                        delivered.update(part.extra[INDEX].to_pylist())
-        letters = [self._letter(failure) for failure in self.tolerance.take()]
+        tables = [_rows(part) for batch in batches for part in self._converted(batch)]
+        failures = self.tolerance.take()
         rows = pa.concat_tables(tables) if tables else SOURCE_COLUMNS.empty_table()
-        return Outcome(rows, letters, delivered)
+        failed = {failure.record.extra[INDEX][0].as_py() for failure in failures}
+        return Outcome(rows, [self._letter(failure) for failure in failures], failed)
 
     def _converted(self, records: Records) -> list[Records]:
         """The records that all three converters take, with what they give as further columns."""
@@ -105,7 +88,7 @@ class SourcePipeline:
             None,
             _shown(record.key.values()[0]),
             _shown(record.value.values()[0]),
-            [(header.key, _shown(header.value)) for header in record.header_list()[0]],
+            [(header.key, _shown(header.value)) for header in (record.headers[0] if record.headers else ())],
             record.timestamp[0].as_py(),
             failure.stage,
             failure.executing_class,
@@ -118,7 +101,8 @@ class SourcePipeline:
 
 def _without_schema(record: SourceRecord, number: int) -> Records:
     """A record whose key or value does not fit its schema, for its dead letter."""
-    bare = record.replaced(key_schema=None, value_schema=None)
+    bare = copy(record)
+    bare.key_schema = bare.value_schema = None
     return next(of_source_records([bare], number))
 
 

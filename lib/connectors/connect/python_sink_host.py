@@ -1,4 +1,4 @@
-"""The host of Python sink connectors, in a worker: converters, transforms, then ``put`` of the task."""
+"""The host of Python sink connectors, in a worker: converters, then ``put`` of the task."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PythonSinkTask(SinkHostTask):
         self._ends: dict[TopicPartition, int] = {}
         """Where the rows of each partition begin, and where they end."""
         self._record_ends: dict[TopicPartition, int] = {}
-        """Where the records end that were put; transforms may have dropped the rows behind."""
+        """Where the records end that were put; the rows behind may be dead letters."""
         self._acknowledged: dict[TopicPartition, int] = {}
         self._letters: list[DeadLetter] = []
         self._task = kind()
@@ -219,12 +219,12 @@ class PythonSinkTask(SinkHostTask):
 
     def _is_new(self, record: SinkRecord) -> bool:
         """False for a record that the target has already, as the task has said by ``context.offset``."""
-        return record.original_offset >= self._context.offsets.get(_place(record), record.original_offset)
+        return record.offset >= self._context.offsets.get(_place(record), record.offset)
 
     def _put(self, records: Sequence[SinkRecord]) -> None:
-        self._retried(lambda: self._task.put(records))
         ends: dict[TopicPartition, int] = {}
-        _advance(ends, ((_place(record), record.original_offset + 1) for record in records))
+        _advance(ends, ((_place(record), record.offset + 1) for record in records))
+        self._retried(lambda: self._task.put(records))
         _advance(self._record_ends, ends.items())
         for place in ends:
             self._acknowledged.pop(place, None)
@@ -328,8 +328,7 @@ def _advance(ends: dict[TopicPartition, int], others: Iterable[tuple[TopicPartit
 
 
 def _place(record: SinkRecord) -> TopicPartition:
-    """The partition of the row that a record was, before transforms."""
-    return TopicPartition(record.original_topic, record.original_partition)
+    return TopicPartition(record.topic, record.partition)
 
 
 def _full_name(kind: type[Any]) -> str:

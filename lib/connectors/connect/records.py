@@ -47,18 +47,11 @@ class Headers:
         self._headers.append(Header(key, value, schema))
         return self
 
-    def remove(self, key: str) -> Headers:
-        self._headers = [header for header in self._headers if header.key != key]
-        return self
-
     def all_with_name(self, key: str) -> list[Header]:
         return [header for header in self._headers if header.key == key]
 
     def last_with_name(self, key: str) -> Header | None:
         return next(iter(reversed(self.all_with_name(key))), None)
-
-    def duplicate(self) -> Headers:
-        return Headers(self._headers)
 
     def __iter__(self) -> Iterator[Header]:
         return iter(self._headers)
@@ -100,15 +93,6 @@ class ConnectRecord:
     timestamp: int | None
     headers: Headers
 
-    def replaced(self, **changes: Any) -> Any:
-        """A copy of the record with some attributes changed (``newRecord`` in Java)."""
-        kind = type(self)
-        copy = kind.__new__(kind)
-        for base in kind.__mro__:
-            for name in getattr(base, "__slots__", ()):
-                setattr(copy, name, changes[name] if name in changes else getattr(self, name))
-        return copy
-
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._cells() == other._cells()
 
@@ -120,9 +104,7 @@ class ConnectRecord:
 
     @classmethod
     def _names(cls) -> list[str]:
-        return [
-            name for base in cls.__mro__ for name in getattr(base, "__slots__", ()) if not name.startswith("origin")
-        ]
+        return [name for base in cls.__mro__ for name in getattr(base, "__slots__", ()) if name != "origin"]
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -167,13 +149,12 @@ class SourceRecord(ConnectRecord):
 
 
 class SinkRecord(ConnectRecord):
-    """A record for a sink; ``offset`` is its place in (``topic``, ``partition``), the same in each replay.
+    """A record for a sink; ``offset`` is its place in (``topic``, ``partition``), the same in each replay."""
 
-    Transforms may change ``topic`` and ``partition``. ``original_topic``, ``original_partition`` and ``original_offset`` are
-    those of the row (KIP-793): by them ``open``, ``pre_commit`` and ``context.offset`` name partitions.
-    """
+    __slots__ = ("offset", "origin")
 
-    __slots__ = ("offset", "origin", "original_offset", "original_partition", "original_topic")
+    topic: str
+    partition: int
 
     def __init__(
         self,
@@ -191,9 +172,6 @@ class SinkRecord(ConnectRecord):
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        self.original_topic = topic
-        self.original_partition = partition
-        self.original_offset = offset
         self.origin: Any = None  # the row that the record was made of, for dead letters
         self.value = value
         self.value_schema = value_schema

@@ -1,4 +1,4 @@
-"""The way of a sink's rows to ``put``: converters of keys, values and headers, then transforms."""
+"""The way of a sink's rows to ``put``: the converters of keys, values and headers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from .data import Schema
 from .host import DeadLetter
 from .records import Headers, SinkRecord
 from .tolerance import Tolerance, error_text
-from .transforms import Chain
 
 _RAW_KEY, _RAW_VALUE, _RAW_HEADERS = "_key", "_value", "_headers"
 
 
 class SinkPipeline:
-    """Converters and transforms of one sink task."""
+    """The converters of one sink task."""
 
     def __init__(self, properties: Mapping[str, str], wait: Callable[[float], bool], task: int = 0) -> None:
         self.tolerance = Tolerance(properties, wait)
-        self._chain = Chain.of(properties)
         self._key = converter_of(properties, "key")
         self._value = converter_of(properties, "value")
         self._header = converter_of(properties, "header")
@@ -40,19 +38,15 @@ class SinkPipeline:
         """
         self._rows = rows
         self.tolerance.take()  # those of a call that an outage has ended
-        topics, partitions, offsets = (rows[name].to_pylist() for name in ("topic", "partition", "offset"))
         records: list[SinkRecord] = []
         first = 0
         for batch in rows.combine_chunks().to_batches():
             converted, first = self._converted(batch, first), first + batch.num_rows
-            for some in converted:
-                for part in self._chain.apply(some, self.tolerance):
-                    sink_records = part.to_sink_records()
-                    for record, place in zip(sink_records, part.extra[INDEX].to_pylist(), strict=True):
-                        record.origin = (rows, place)
-                        record.original_topic, record.original_partition = topics[place], partitions[place]
-                        record.original_offset = offsets[place]
-                    records += sink_records
+            for part in converted:
+                sink_records = part.to_sink_records()
+                for record, place in zip(sink_records, part.extra[INDEX].to_pylist(), strict=True):
+                    record.origin = (rows, place)
+                records += sink_records
         return records
 
     def letters(self) -> list[DeadLetter]:

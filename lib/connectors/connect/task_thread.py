@@ -1,4 +1,4 @@
-"""The thread of one source task: it polls, transforms and converts, and fills a bounded buffer of transactions.
+"""The thread of one source task: it polls and converts, and fills a bounded buffer of transactions.
 
 A task that fails is started again from the offsets of what it has given, after a pause that doubles. Without progress that
 happens a bounded number of times. The trace of the last failure is kept.
@@ -193,8 +193,7 @@ class TaskThread:
         task = self._kind()
         transactions = TaskTransactions() if self._boundaries.by_connector else None
         task.initialize(_TaskContext(self._config, self._store, transactions))
-        wants_records = self._kind.commit_record is not SourceTask.commit_record
-        pipeline = SourcePipeline(self._config, self._stopping.wait, self.number, names_delivered=wants_records)
+        pipeline = SourcePipeline(self._config, self._stopping.wait, self.number)
         self.task = task
         try:
             task.start(self._config)
@@ -301,7 +300,7 @@ class TaskThread:
         counts = {"polled": polled, "errors": len(outcome.letters), "retries": pipeline.tolerance.retries - retries}
         wants_records = self._kind.commit_record is not SourceTask.commit_record
         committed = (
-            [(record, place in outcome.delivered) for place, record in enumerate(records)] if wants_records else []
+            [(record, place not in outcome.failed) for place, record in enumerate(records)] if wants_records else []
         )
         return Transaction([outcome.rows], dict(offsets), outcome.letters, counts, committed)
 

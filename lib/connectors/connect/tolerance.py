@@ -1,4 +1,4 @@
-"""What happens when a transform or a converter fails: ``errors.tolerance``, ``errors.retry.*``, ``errors.log.*`` of Connect.
+"""What happens when a converter fails: ``errors.tolerance``, ``errors.retry.*``, ``errors.log.*`` of Connect.
 
 A RetriableException is tried again, from 40 ms on with doubled pauses, until ``errors.retry.timeout``. Then it goes on, unlike
 in Connect, where ``errors.tolerance=all`` makes dead letters of all that comes while a schema registry is away. What else fails

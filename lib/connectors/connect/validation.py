@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ..core.errors import Problem
 from ..core.options import masker, redacted
-from .common_settings import common_problems, note_without_effect
+from .common_settings import common_problems, names, note_without_effect
 from .config import ConfigDef, ConfigValue, between
 from .connector import Connector, SinkConnector, SourceConnector
 from .converters import converter_problems
@@ -15,7 +15,6 @@ from .errors import masking
 from .host import ConnectorSettings
 from .plugins import connector_class
 from .transactions import TRANSACTIONS, transaction_problems
-from .transforms import Chain
 
 COMMON: Final = (
     ConfigDef()
@@ -44,6 +43,11 @@ _PREFIXES: Final = (
     "config.providers",
 )
 
+_STEPS: Final = (
+    "are for Java connectors; change the rows of a Python connector by DataFrame functions, such as df.select(…) and "
+    "df.where(…), or take the Java connector (pluginPath or pluginPackages)."
+)
+
 
 def property_problems(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
     """The problems of a connector's properties. What has no effect is told once."""
@@ -59,7 +63,9 @@ def _problems(properties: Mapping[str, str], is_sink: bool) -> Iterator[Problem]
     yield from COMMON.problems({key: value for key, value in properties.items() if key in COMMON.keys})
     yield from common_problems(properties, sink=is_sink)
     yield from converter_problems(properties)
-    yield from Chain.problems(properties)
+    for steps in ("transforms", "predicates"):
+        if names(properties.get(steps)) or any(key.startswith(f"{steps}.") for key in properties):
+            yield Problem(steps, _STEPS)
     try:
         kind = connector_class(properties.get("connector.class", ""), base)
     except ValueError as wrong:

@@ -56,13 +56,12 @@ def add_system(kind: type) -> None:
 
 
 def _add_plugin(kind: type) -> None:
-    """Makes a part of Connect's model known: a connector, a converter, a transform or a predicate."""
+    """Makes a part of Connect's model known: a connector or a converter."""
     from ..connect.connector import Connector
     from ..connect.converters import Converter
     from ..connect.plugins import register_class
-    from ..connect.transforms import Predicate, RecordPredicate, RecordTransform, Transform
 
-    if not issubclass(kind, (Connector, Converter, Transform, RecordTransform, Predicate, RecordPredicate)):
+    if not issubclass(kind, (Connector, Converter)):
         raise TypeError(f"{kind.__name__} is neither a Source nor a Sink, nor a part of connectors.connect")
     register_class(kind)
 

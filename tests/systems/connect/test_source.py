@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from connectors.connect import RecordConverter, Schema
 from connectors.connect.python_host import PythonSourceHost
-from connectors.connect.transforms import RecordTransform
 from connectors.core.epochs import EpochLog
 from connectors.core.errors import Fatal, Misconfigured, Poison, StateError
 from connectors.core.planning import INITIAL, Planner
@@ -56,13 +56,16 @@ class Query:
         return rows
 
 
-class Refusing(RecordTransform):
+class Refusing(RecordConverter):
     """Refuses one row."""
 
-    def apply(self, record: Any) -> Any:
-        if record.value["n"] == 5:
+    def from_connect_data(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value["n"] == 5:
             raise ValueError("row 5 is refused")
-        return record
+        return json.dumps(value.to_dict()).encode()
+
+    def to_connect_data(self, topic: str, value: bytes | None) -> tuple[Schema | None, Any]:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -72,17 +75,12 @@ def database() -> Database:
     return system
 
 
-MASK = {
-    "transforms": "cast",
-    "transforms_cast_type": f"{__name__}.Refusing",
-}
-
-
 def test_a_record_that_fails_is_a_dead_letter_once_also_when_a_crash_came_before_its_publication(
     database: Database, tmp_path: Path
 ) -> None:
     letters = tmp_path / "letters"
-    query = Query(tmp_path, database, {"deadLetterPath": str(letters)}, errors_tolerance="all", **MASK)
+    refusing = {"errors_tolerance": "all", "value_converter": f"{__name__}.Refusing"}
+    query = Query(tmp_path, database, {"deadLetterPath": str(letters)}, **refusing)
     assert len(query.run()) == 9
     (file,) = letters.glob("*.parquet")
     file.unlink()  # as if the process had died between the manifest and the publication
@@ -92,7 +90,7 @@ def test_a_record_that_fails_is_a_dead_letter_once_also_when_a_crash_came_before
     (letter,) = pq.read_table(letters).to_pylist()
     headers = {header["key"]: header["value"] for header in letter["headers"]}
     assert headers["__connect.errors.topic"] == b"db.a"
-    assert headers["__connect.errors.stage"] == b"TRANSFORMATION"
+    assert headers["__connect.errors.stage"] == b"VALUE_CONVERTER"
     assert headers["__connect.errors.exception.class.name"] == b"ValueError"
     assert headers["__connect.errors.exception.message"] == b"row 5 is refused"
     assert letter["error"] == "row 5 is refused"

@@ -128,6 +128,10 @@ def _without_secret(name: str, message: str, properties: Mapping[str, str]) -> s
 
 
 def _step_problems(jvm: Jvm, properties: Mapping[str, str]) -> Iterator[Problem]:
+    for kind in ("transforms", "predicates"):
+        aliases = names(properties.get(kind))
+        for alias in sorted({alias for alias in aliases if aliases.count(alias) > 1}):
+            yield Problem(kind, f'has "{alias}" twice; give each alias once.')
     for alias in names(properties.get("transforms")):
         yield from _part_problems(jvm, properties, f"transforms.{alias}.", ("predicate", "negate"))
         predicate = properties.get(f"transforms.{alias}.predicate")
