@@ -2,7 +2,7 @@
 
 Parts, each with its goal:
 
-``runtime``  a file through the Python file connector into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
+``runtime``  a file through the file connector of the tests into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
 ``kafka``    file → Kafka at 3 times, and Kafka → file at 1.5 times, the rate of Connect's own standalone worker with its
              FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime; out of Kafka
              also Spark's own source and text files, which show what rows can do that go through Spark.
@@ -27,9 +27,10 @@ from statistics import median
 from typing import Any
 
 LIBRARY = Path(__file__).parents[2] / "lib"
-sys.path.insert(0, str(LIBRARY))
+sys.path[:0] = [str(LIBRARY), str(LIBRARY.parent)]
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
+CONNECTORS = "tests.connect.file_connectors"
 CONNECT = [f"org.apache.kafka:{name}:4.3.1" for name in ("connect-runtime", "connect-file")]
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--part", choices=("runtime", "kafka"))
     options = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="connectors-bench-connect-") as folder:
         if options.part in (None, "runtime"):
             runtime(Path(folder), options.lines, options.rounds)
@@ -77,7 +78,8 @@ def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -
 
 
 def connector(spark: Any, file: Path, state: Path, topic: str = "lines") -> Any:
-    config = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, "value.converter": STRING}
+    kind = f"{CONNECTORS}.FileStreamSourceConnector"
+    config = {"connector.class": kind, "file": str(file), "topic": topic, "value.converter": STRING}
     config["batch.size"] = "20000"
     options = {
         "config": json.dumps(config),
@@ -153,7 +155,7 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                     kind = "kafka" if name == "Spark's own" else "connectors.kafka"
                     frame = spark.readStream.format(kind).options(**options).load()
                     config = {
-                        "connector.class": "FileStreamSink",
+                        "connector.class": f"{CONNECTORS}.FileStreamSinkConnector",
                         "file": str(at / "out.txt"),
                         "topics": source,
                         "value.converter": STRING,

@@ -11,6 +11,8 @@ from connectors.connect.common_settings import without_effect
 from connectors.connect.host import ConnectorSettings, sink_host, source_host
 from connectors.connect.python_host import PythonSourceHost
 
+from . import file_connectors
+
 DEFINITION = (
     ConfigDef()
     .define("url", "STRING", importance="HIGH")
@@ -56,7 +58,7 @@ def test_all_problems_come_at_once_and_secrets_stay_hidden() -> None:
 def problems_of(**properties: str) -> dict[str, str]:
     """What is wrong with the properties of a file sink."""
     named = {key.replace("__", "."): value for key, value in properties.items()}
-    host = sink_host(ConnectorSettings({"connector.class": "FileStreamSink", "topics": "t", "file": "x", **named}))
+    host = sink_host(ConnectorSettings({"connector.class": file_connectors.SINK, "topics": "t", "file": "x", **named}))
     return {problem.option: problem.text for problem in host.validate()}
 
 
@@ -103,7 +105,7 @@ def test_properties_without_effect_are_told_once_with_the_reason(caplog: pytest.
         "value.converter.plugin.version": "1",
     }
     used = {"consumer.override.max.poll.records": "7"}
-    common = {"connector.class": "FileStreamSink", "topics": "t", "file": "x"}
+    common = {"connector.class": file_connectors.SINK, "topics": "t", "file": "x"}
     settings = ConnectorSettings({"name": uuid.uuid4().hex, **ignored, **used, **common})
     for _ in range(2):
         assert sink_host(settings).validate() == []
@@ -122,7 +124,7 @@ def test_a_connectors_problems_are_one_list() -> None:
     host = source_host(
         ConnectorSettings(
             {
-                "connector.class": "FileStreamSource",
+                "connector.class": file_connectors.SOURCE,
                 "fil": "x",
                 "tasks.max": "0",
                 "errors.tolerance": "some",
@@ -147,13 +149,13 @@ def test_a_connectors_problems_are_one_list() -> None:
 
 
 def test_a_class_that_is_none_is_told() -> None:
-    for name, text in (("", "missing"), ("no.such.Class", "no Python class"), ("FileStreamSink", "no SourceConnector")):
+    for name, text in (("", "missing"), ("no.such.Class", "no Python class"), (file_connectors.SINK, "no SourceConnector")):
         problems = source_host(ConnectorSettings({"connector.class": name})).validate()
         assert any(problem.option == "connector.class" and text in problem.text for problem in problems)
 
 
 def test_the_file_source_does_not_claim_to_be_exactly_once() -> None:
-    properties = {"connector.class": "FileStreamSource", "file": "x", "topic": "t", "exactly.once.support": "required"}
+    properties = {"connector.class": file_connectors.SOURCE, "file": "x", "topic": "t", "exactly.once.support": "required"}
     (problem,) = source_host(ConnectorSettings(properties)).validate()
     assert problem.option == "exactly.once.support"
     assert problem.text == "is required, and the connector does not support it with these settings."

@@ -25,7 +25,7 @@ from connectors.spark.measure import count_commit
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.sink import sink_rows
 
-from . import sinks
+from . import file_connectors, sinks
 from .sinks import TARGETS, Target
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
@@ -448,7 +448,7 @@ def test_without_tolerance_the_first_bad_record_fails_the_batch() -> None:
 
 def test_wrong_options_are_told_together() -> None:
     config = {
-        "connector.class": "FileStreamSource",
+        "connector.class": file_connectors.SOURCE,
         "topics": "a",
         "topics.regex": "(",
         "errors.deadletterqueue.topic.name": "dlq",

@@ -11,7 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.connect import DataException, Schema, SourceBatch, SourceConnector, SourceRecord, SourceTask
+from connectors.connect import (
+    DataException,
+    RecordConverter,
+    RecordMetadata,
+    Schema,
+    SourceBatch,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+)
 from connectors.connect.offsets import partition_key
 from connectors.connect.pipeline import SourcePipeline
 from connectors.core.errors import Fatal, Misconfigured, Transient
@@ -280,6 +289,36 @@ def test_a_record_that_does_not_fit_its_schema_or_whose_header_fails_is_set_asid
     strict = SourcePipeline({}, lambda _: False)
     with pytest.raises(DataException, match="'one'"):
         strict.in_columns(records)
+
+
+def test_a_record_that_a_converter_has_refused_is_committed_without_metadata() -> None:
+    database = Database("a")
+    database.insert(4)
+    with use(Noting, database, errors_tolerance="all", value_converter=f"{__name__}.RefusesThree") as run:
+        run.until(3)
+        noted = [event for event in database.events if event.startswith("record")]
+        assert noted == [f"record {n}, epoch {None if n == 3 else 1}" for n in range(1, 5)]
+
+
+class NotingTask(TableTask):
+    def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:
+        epoch = None if metadata is None else metadata.epoch
+        self._database.events.append(f"record {record.value['n']}, epoch {epoch}")
+
+
+class Noting(TablesConnector):
+    def task_class(self) -> type[SourceTask]:
+        return NotingTask
+
+
+class RefusesThree(RecordConverter):
+    def from_connect_data(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        if value["n"] == 3:
+            raise ValueError("refused")
+        return b"taken"
+
+    def to_connect_data(self, topic: str, value: bytes | None) -> tuple[Schema | None, Any]:
+        raise NotImplementedError
 
 
 def test_a_task_that_fails_shows_its_trace_while_others_run_and_starts_again_from_its_offsets() -> None:

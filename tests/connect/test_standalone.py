@@ -20,6 +20,8 @@ from connectors.testing.servers import KafkaServer
 from connectors_tools.cli import main
 from tests.servers import required
 
+from . import file_connectors
+
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 
 
@@ -44,9 +46,10 @@ def write(folder: Path, file_name: str, /, **properties: str) -> str:
 
 def test_what_cannot_start_is_listed_with_exit_code_2(tmp_path: Path) -> None:
     worker = write(tmp_path, "worker.properties", key__converter=STRING)
-    source = write(tmp_path, "source.properties", name="a", connector__class="FileStreamSource", tasks__max="none")
-    sink = write(tmp_path, "sink.properties", name="a", connector__class="FileStreamSink", file="x")
-    result = CliRunner().invoke(main, ["connect", worker, source, sink, str(tmp_path / "no.properties")])
+    source = write(tmp_path, "source.properties", name="a", connector__class=file_connectors.SOURCE, tasks__max="none")
+    sink = write(tmp_path, "sink.properties", name="a", connector__class=file_connectors.SINK, file="x")
+    java = write(tmp_path, "java.properties", name="b", connector__class="FileStreamSource", file="x", topic="t")
+    result = CliRunner().invoke(main, ["connect", worker, source, sink, java, str(tmp_path / "no.properties")])
     assert result.exit_code == 2
     for text in (
         "worker.properties: bootstrap.servers",
@@ -55,6 +58,8 @@ def test_what_cannot_start_is_listed_with_exit_code_2(tmp_path: Path) -> None:
         "source.properties: topic ",
         '"a" is the name of another connector here',
         "sink.properties: topics",
+        "java.properties: connector.class",
+        "of a worker plugin.path",
         "no.properties",
     ):
         assert text in result.output, result.output
@@ -65,7 +70,7 @@ def test_references_to_config_providers_and_wrong_resets_are_refused_in_each_fil
     providers = {"config__providers": "file", "consumer__sasl__jaas__config": "${file:/run/jaas:config}"}
     worker = write(tmp_path, "worker.properties", **state, **providers, consumer__auto__offset__reset="newest")
     sink = write(
-        tmp_path, "sink.properties", name="a", connector__class="FileStreamSink", topics="t", file="${file:/x:path}",
+        tmp_path, "sink.properties", name="a", connector__class=file_connectors.SINK, topics="t", file="${file:/x:path}",
     )  # fmt: skip
     result = CliRunner().invoke(main, ["connect", worker, sink])
     assert result.exit_code == 2
@@ -86,7 +91,7 @@ def test_a_topic_that_goes_away_does_not_end_a_sink_unless_that_is_asked_for(tmp
         offset__storage__file__filename=str(tmp_path / "offsets"), offset__flush__interval__ms="200",
     )  # fmt: skip
     sink = write(
-        tmp_path, "sink.properties", name="lines", connector__class="FileStreamSink", file=str(tmp_path / "out.txt"),
+        tmp_path, "sink.properties", name="lines", connector__class=file_connectors.SINK, file=str(tmp_path / "out.txt"),
         topics=",".join(topics), **override,
     )  # fmt: skip
     produce(server, topics[0], "a")
@@ -133,11 +138,11 @@ def test_con_18_the_file_pair_of_the_guide_runs_from_its_files(tmp_path: Path) -
         made__up="x",
     )
     source = write(
-        tmp_path, "source.properties", name="local-file-source", connector__class="FileStreamSource", tasks__max="1",
+        tmp_path, "source.properties", name="local-file-source", connector__class=file_connectors.SOURCE, tasks__max="1",
         file=str(tmp_path / "test.txt"), topic=topic,
     )  # fmt: skip
     sink = write(
-        tmp_path, "sink.properties", name="local-file-sink", connector__class="FileStreamSink", tasks__max="1",
+        tmp_path, "sink.properties", name="local-file-sink", connector__class=file_connectors.SINK, tasks__max="1",
         file=str(tmp_path / "sink.txt"), topics=topic,
     )  # fmt: skip
     process = _run(worker, source, sink)

@@ -5,7 +5,7 @@ runs the class by ``spark.readStream.format("connectors.connect").option("config
 runtime and what runs the tasks.
 
 There is no JDBC source here: ``connectors.jdbc`` with ``tables`` copies a whole database, and misses no row that is committed
-after rows with later ids. For files there is ``connectors.file_stream``; the pair of :mod:`.files` is an example.
+after rows with later ids. For files there is ``connectors.file_stream``.
 """
 
 from importlib import import_module

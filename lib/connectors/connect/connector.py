@@ -191,7 +191,7 @@ class SourceTask(ABC):
         """Ends a ``poll`` that blocks, and frees what ``start`` made. Comes from another thread, and may come twice."""
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:  # noqa: B027
-        """Spark has committed ``record``; ``metadata`` is ``None`` for one that became a dead letter.
+        """Spark has committed ``record``; ``metadata`` is ``None`` for one that a converter has refused.
 
         Called for the records of lists, in their order and before :meth:`commit`; not for those of a :class:`SourceBatch`.
         """

@@ -19,7 +19,7 @@ from .config import ConfigDef
 from .data import Schema, Struct, Type
 from .errors import DataException
 from .json_data import JsonReader, JsonWriter
-from .plugins import named_class, short_names
+from .plugins import named_class
 from .records import Header
 from .value_text import text_of, value_of
 
@@ -280,11 +280,11 @@ def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _converter(name: str) -> Converter:
-    full = short_names(CONVERTERS).get(name, name)
-    if full in CONVERTERS:
-        return CONVERTERS[full]()
+    for full, make in CONVERTERS.items():  # Connect accepts JsonConverter, and Json, too
+        if name in (full, last := full.rpartition(".")[2], last.removesuffix("Converter")):
+            return make()
     try:
-        kind = named_class(full)
+        kind = named_class(name)
     except ImportError:
         known = ", ".join(sorted(kind.rpartition(".")[2] for kind in CONVERTERS))
         text = f'"{name}" is no converter that is here; there are {known}, and Python classes by their dotted name.'

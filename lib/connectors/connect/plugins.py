@@ -1,43 +1,24 @@
-"""The classes that properties name: Python's by their dotted names, a user's own, and Connect's file pair by its."""
+"""The classes that properties name: a user's own that are registered, and others by their dotted names."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 OWN: dict[str, type] = {}
 """Classes that a user has registered (``connectors.register(spark, MyConnector)``), by name and by dotted name."""
-
-KNOWN: Final = {
-    "org.apache.kafka.connect.file.FileStreamSourceConnector": "connectors.connect.files.FileStreamSourceConnector",
-    "org.apache.kafka.connect.file.FileStreamSinkConnector": "connectors.connect.files.FileStreamSinkConnector",
-}
-"""The file pair by Connect's own names."""
-
-
-def short_names(known: Iterable[str]) -> dict[str, str]:
-    """Full names by the short ones that Connect accepts, too: ``JsonConverter``, ``Json``; ``FileStreamSource``."""
-    names: dict[str, str] = {}
-    for full in known:
-        last = full.rpartition(".")[2]
-        names[last] = full
-        for suffix in ("Converter", "Connector"):
-            names.setdefault(last.removesuffix(suffix), full)
-    return names
 
 
 def connector_class(name: str, base: type[Any]) -> type[Any]:
     """The class ``name``. Raises ``ValueError`` with a sentence where it is none, or no ``base``."""
     if not name:
         raise ValueError("missing; it names the connector's class.")
-    full = short_names(KNOWN).get(name, name)
     try:
-        kind = named_class(KNOWN.get(full, full))
+        kind = named_class(name)
     except ImportError as missing:
         raise ValueError(
             f'"{name}" is no Python class that can be imported here ({missing}). A class of a notebook is known after '
-            "connectors.register(spark, TheClass); a Java class needs pluginPath or pluginPackages."
+            "connectors.register(spark, TheClass); a Java class needs pluginPath or pluginPackages, of a worker plugin.path."
         ) from None
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise ValueError(f'"{name}" is no {base.__name__}.')

@@ -27,6 +27,7 @@ from connectors.connect.host import SOURCE_COLUMNS
 from connectors.core import Guarantee
 from connectors.systems.connect import ConnectSink, ConnectSource
 from connectors.testing import SinkContext, SourceContext
+from tests.connect import file_connectors
 
 STRING = "org.apache.kafka.connect.storage.StringConverter"
 TIMES = {"pollInterval": "100ms", "drainTimeout": "300ms"}
@@ -39,6 +40,7 @@ class LinesContext(SourceContext):
     source = ConnectSource
     schema = SCHEMA
     undated = "a line does not say when it was written"
+    classes = (file_connectors.FileStreamSourceConnector,)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -47,7 +49,7 @@ class LinesContext(SourceContext):
 
     def options(self) -> dict[str, str]:
         config = {
-            "connector.class": "FileStreamSource",
+            "connector.class": file_connectors.SOURCE,
             "file": str(self.file),
             "topic": "lines",
             "batch.size": "5",
@@ -174,9 +176,10 @@ class TablesContext(SourceContext):
 
 
 class FileSinkContext(SinkContext):
-    """Connect's file sink."""
+    """The file sink of Connect's guide."""
 
     sink = ConnectSink
+    classes = (file_connectors.FileStreamSinkConnector,)
     guarantee = Guarantee.AT_LEAST_ONCE
     select = ("concat('row ', value) AS value",)
     schema = pa.schema([("value", pa.string())])
@@ -187,7 +190,7 @@ class FileSinkContext(SinkContext):
 
     def options(self) -> dict[str, str]:
         config = {
-            "connector.class": "FileStreamSink",
+            "connector.class": file_connectors.SINK,
             "file": str(self.file),
             "topics": "rows",
             "value.converter": STRING,

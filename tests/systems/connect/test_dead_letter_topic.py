@@ -20,7 +20,7 @@ from connectors.core.writing import stage
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.dead_letter_topic import DeadLetterTopic
 from connectors.testing.servers import KafkaServer
-from tests.connect import sinks
+from tests.connect import file_connectors, sinks
 from tests.connect.test_sink import Write, placed_rows, rows
 from tests.servers import required
 
@@ -31,7 +31,7 @@ def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) ->
     server, topic = required(KafkaServer), f"dlq-{uuid.uuid4().hex[:8]}"
     config = {
         "name": "people",
-        "connector.class": "FileStreamSink",
+        "connector.class": file_connectors.SINK,
         "file": str(tmp_path / "out.txt"),
         "topics": "t",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",

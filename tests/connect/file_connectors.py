@@ -1,7 +1,7 @@
-"""Connect's pair of file connectors, on the runtime: the first example of its guide.
+"""The pair of file connectors of Connect's guide, in Python: a worked example of a source and a sink, to copy.
 
-``org.apache.kafka.connect.file.FileStreamSourceConnector`` names them, too, and so does ``FileStreamSource``. Production reads
-files by ``connectors.file_stream``: it follows files that are rotated or truncated, and reads a file in many tasks.
+Production reads files by ``connectors.file_stream``: it follows files that are rotated or truncated, and reads a file in many
+tasks.
 """
 
 from __future__ import annotations
@@ -17,12 +17,25 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import pyarrow as pa
 
-from .config import ConfigDef, between, non_empty
-from .connector import ExactlyOnceSupport, SinkConnector, SinkTask, SourceConnector, SourceTask, TopicPartition
-from .data import Schema
-from .errors import ConnectException
-from .records import SinkRecord, SourceBatch
+from connectors.connect import (
+    ConfigDef,
+    ConnectException,
+    ExactlyOnceSupport,
+    Schema,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    SourceBatch,
+    SourceConnector,
+    SourceTask,
+    TopicPartition,
+    between,
+    non_empty,
+)
 
+SOURCE: Final = f"{__name__}.FileStreamSourceConnector"
+SINK: Final = f"{__name__}.FileStreamSinkConnector"
+"""The names of the classes in properties."""
 _BLOCK: Final = 4 << 20
 _WAIT: Final = 0.05
 FILENAME, POSITION = "filename", "position"
