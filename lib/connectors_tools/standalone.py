@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 import connectors
 from connectors.connect.common_settings import reference_problems
 from connectors.connect.connector import SinkConnector
-from connectors.connect.host import ConnectorSettings, sink_host, source_host
+from connectors.connect.host import ConnectorSettings
+from connectors.connect.hosts import sink_host, source_host
 from connectors.connect.plugins import connector_class
 from connectors.connect.properties import parse_properties
 from connectors.core.errors import ConnectorError, Misconfigured, Problem

@@ -8,7 +8,8 @@ import pytest
 
 from connectors.connect import ConfigDef, ConfigException, between, group_partitions, valid_string
 from connectors.connect.common_settings import without_effect
-from connectors.connect.host import ConnectorSettings, sink_host, source_host
+from connectors.connect.host import ConnectorSettings
+from connectors.connect.hosts import sink_host, source_host
 from connectors.connect.python_host import PythonSourceHost
 
 from . import file_connectors

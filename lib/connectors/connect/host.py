@@ -8,7 +8,7 @@ host                        where it lives                   who calls it
 ==========================  ===============================  ===========================================================
 
 :mod:`.python_host` and :mod:`.python_sink_host` run Python classes in threads. Another host may run connectors elsewhere, as
-long as it keeps these contracts. :func:`source_host` and :func:`sink_host` choose.
+long as it keeps these contracts. :mod:`.hosts` chooses.
 
 A source partition is written as canonical JSON (:func:`connectors.core.state.dumps`), a source offset as a JSON object.
 """
@@ -19,7 +19,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -341,23 +340,3 @@ def rewind_error(topic: str, partition: int, offset: int, settings: ConnectorSet
         connector=settings.log,
         way_out="start the query again when the target is back: its last batch comes again",
     )
-
-
-def source_host(settings: ConnectorSettings) -> SourceHost:
-    """The host for a source: Java where ``pluginPath`` or ``pluginPackages`` is set, else Python."""
-    if settings.is_java:
-        host: SourceHost = import_module(f"{__package__}.java.source_host").JavaSourceHost(settings)
-        return host
-    from .python_host import PythonSourceHost
-
-    return PythonSourceHost(settings)
-
-
-def sink_host(settings: ConnectorSettings) -> SinkHost:
-    """The host for a sink, chosen as by :func:`source_host`."""
-    if settings.is_java:
-        host: SinkHost = import_module(f"{__package__}.java.sink_host").JavaSinkHost(settings)
-        return host
-    from .python_sink_host import PythonSinkHost
-
-    return PythonSinkHost(settings)

@@ -11,16 +11,8 @@ import pyarrow.compute as pc
 
 from ...connect.connector import SinkConnector
 from ...connect.dead_letters import letter_fields
-from ...connect.host import (
-    HEADERS,
-    SINK_COLUMNS,
-    ConnectorSettings,
-    DeadLetter,
-    LetterBox,
-    SinkHost,
-    SinkHostTask,
-    sink_host,
-)
+from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask
+from ...connect.hosts import sink_host
 from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool

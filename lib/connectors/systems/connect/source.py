@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from ...connect.dead_letters import letter_fields
 from ...connect.errors import RetriableException
-from ...connect.host import SourceHost, TaskRecords, source_host
+from ...connect.host import SourceHost, TaskRecords
+from ...connect.hosts import source_host
 from ...connect.plugins import OwnClasses
 from ...core import (
     Flag,
