@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from connectors.core.cache_folder import cache
+from connectors.ground.cache_folder import cache
 from connectors.testing.servers import Unavailable
 
 

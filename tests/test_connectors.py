@@ -87,7 +87,7 @@ def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException, match=r"connectors\.core\.errors\.Transient") as ended:
         query.awaitTermination()
-    assert str(ended.value).partition("connectors.core.errors")[0].count("File ") <= 4
+    assert str(ended.value).partition("connectors.ground.errors")[0].count("File ") <= 4
 
 
 @source("ticks_of_test", schema="value long")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from connectors.core.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
+from connectors.ground.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
 from connectors.systems import SYSTEMS, all_systems
 from connectors_tools.cli import main
 from connectors_tools.reference import Row, connectors_of, markdown, rows_of

@@ -20,9 +20,9 @@ def register(spark: SparkSession, *more: type) -> None:
     The library reaches Spark's workers by itself, also on a Spark Connect server that has never heard of it. A class of
     the notebook does, too; a module of your own must be on the workers' PYTHONPATH, except on Spark Connect, where it is
     sent along. Formats are registered for what this Spark can do with them: streaming sources need Spark 4.2, sinks by
-    ``writeStream.format`` 4.1, the rest 4.0. Raises :class:`~connectors.core.errors.MissingFeature` below that.
+    ``writeStream.format`` 4.1, the rest 4.0. Raises :class:`~connectors.ground.errors.MissingFeature` below that.
     """
-    from .core.runtime import LIBRARY
+    from .ground.runtime import LIBRARY
     from .spark.session import require
 
     require(LIBRARY, spark)
@@ -63,14 +63,14 @@ def foreach_batch(
     ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) or a sink class of your own, with its ``options``;
     or a list of such pairs: the batch is then computed once, and each sink commits it for itself.
     Options may also be keywords: ``file_format="json"`` is ``fileFormat``. Everything is checked here, without
-    contacting the target; :class:`~connectors.core.errors.Misconfigured` lists all that is wrong, and
-    :class:`~connectors.core.errors.MissingFeature` names the Spark that the options need.
+    contacting the target; :class:`~connectors.ground.errors.Misconfigured` lists all that is wrong, and
+    :class:`~connectors.ground.errors.MissingFeature` names the Spark that the options need.
     """
-    from .core.runtime import LIBRARY
+    from .ground.runtime import LIBRARY
     from .spark.session import require
 
     require(LIBRARY)
-    from .core.errors import Misconfigured, Problem
+    from .ground.errors import Misconfigured, Problem
     from .spark.foreach_batch import ForeachBatch, Several
     from .systems import sink_class
 

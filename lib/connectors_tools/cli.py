@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from connectors.core.errors import ConnectorError, Misconfigured
+from connectors.ground.errors import ConnectorError, Misconfigured
 
 if TYPE_CHECKING:
     from connectors.workbench.doctor import Finding
@@ -348,7 +348,7 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
     import json
 
-    from connectors.core.options import size
+    from connectors.ground.options import size
     from connectors.systems.files.rolling import seal_folder
 
     try:

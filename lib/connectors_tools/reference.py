@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from connectors.batching.flow import batching_options
-from connectors.core import errors
 from connectors.core.cursor_source import CURSOR_OPTIONS
 from connectors.core.dead_letters import ERROR_OPTIONS
 from connectors.core.epoch_source import EPOCH_OPTIONS, ID_OPTIONS
-from connectors.core.errors import Misconfigured, Problem
-from connectors.core.options import REQUIRED, Duration, Option, Options, Size
 from connectors.core.sink import SINK_OPTIONS, Sink
 from connectors.core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from connectors.formats import format_options
+from connectors.ground import errors
+from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.options import REQUIRED, Duration, Option, Options, Size
 from connectors.systems import System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
 

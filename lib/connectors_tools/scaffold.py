@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, Problem
 
 _TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "break", "names", "proof", "gate")
 
@@ -120,7 +120,7 @@ def write_connector(root: Path, name: str, kind: str, example: str = "table") ->
     """Writes the connector ``name`` into the repository at ``root`` and returns the files, also those with a new row.
 
     ``kind`` is ``source``, ``sink`` or ``async``; ``example`` is what it stands on at first, as in :data:`TEMPLATES`.
-    Raises :class:`~connectors.core.errors.Misconfigured`, and writes nothing, for a name that is taken or that no module can
+    Raises :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no module can
     have, for an unknown example, and outside of the repository.
     """
     template = TEMPLATES.get((kind, example))

@@ -23,7 +23,7 @@ from connectors.connect.host import ConnectorSettings
 from connectors.connect.hosts import sink_host, source_host
 from connectors.connect.plugins import connector_class
 from connectors.connect.properties import parse_properties
-from connectors.core.errors import ConnectorError, Misconfigured, Problem
+from connectors.ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -157,7 +157,7 @@ def run(
 
 
 def _message(error: Any) -> str:
-    from connectors.core.messages import own_message
+    from connectors.ground.messages import own_message
 
     return own_message(error) or str(error).splitlines()[0]
 

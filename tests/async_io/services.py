@@ -7,7 +7,7 @@ import asyncio
 from aiolimiter import AsyncLimiter
 
 from connectors.async_io.calls import Attempts, Cached, as_list, one_at_a_time
-from connectors.core.retry import Breaker
+from connectors.ground.retry import Breaker
 
 
 def fall_back(row, cause):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from connectors.async_io.calls import Cache, CircuitBreaker, Retry
-from connectors.core.errors import Misconfigured, Transient
+from connectors.ground.errors import Misconfigured, Transient
 
 from .services import Service, attempts, cached, fall_back, rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectors.async_io.calls import CircuitBreaker, Retry
-from connectors.core.retry import CircuitOpen
+from connectors.ground.retry import CircuitOpen
 
 from .services import Service, attempts, fall_back
 

@@ -14,7 +14,7 @@ import pytest
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run, worker
-from connectors.core.errors import Misconfigured, Poison, Transient
+from connectors.ground.errors import Misconfigured, Poison, Transient
 from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresServer, RedisServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
 from connectors.testing.servers.http_service import UNKNOWN

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.async_io.calls import Attempts, Cached, CircuitBreaker, Retry, as_list, one_at_a_time
-from connectors.core.retry import Breaker
+from connectors.ground.retry import Breaker
 
 TIMEOUT = 10.0
 GRACE = 3.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors import async_io
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.testing.environments import Environment
 
 pytestmark = [pytest.mark.essential, pytest.mark.environments("cluster", "connect")]

@@ -11,7 +11,7 @@ from botocore.exceptions import EndpointConnectionError
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run
-from connectors.core.errors import Misconfigured, Transient
+from connectors.ground.errors import Misconfigured, Transient
 
 NAME = pa.schema([("name", pa.string())])
 NOWHERE = "127.0.0.1:1"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors import async_io
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 
 pytestmark = pytest.mark.spark
 

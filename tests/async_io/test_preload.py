@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from connectors import async_io
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ import pytest
 from connectors.async_io import AsyncFunction
 from connectors.async_io.calls import Retry
 from connectors.async_io.task import run
-from connectors.core.errors import Transient
+from connectors.ground.errors import Transient
 
 from .tasks import Guarded, batch, batch_of_numbers, plan, rows_of
 

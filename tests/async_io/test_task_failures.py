@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from connectors.core.errors import Fatal, Poison, Transient
+from connectors.ground.errors import Fatal, Poison, Transient
 
 from .tasks import Guarded, batch, rows_of
 

@@ -13,7 +13,7 @@ import pytest
 from connectors.async_io.calls import Cache, CircuitBreaker
 from connectors.async_io.function import AsyncFunction
 from connectors.async_io.task import event_loop, run
-from connectors.core.errors import Transient
+from connectors.ground.errors import Transient
 
 from .tasks import Guarded, batch, batch_of_numbers, plan, rows_of
 

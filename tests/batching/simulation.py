@@ -13,7 +13,7 @@ import pyarrow as pa
 from connectors.batching.flow import Flow, FlowLimits, Request
 from connectors.batching.pieces import Chunk, Piece
 from connectors.core import Transient
-from connectors.core.retry import Breaker, BreakerPolicy, Contact, RetrySettings
+from connectors.ground.retry import Breaker, BreakerPolicy, Contact, RetrySettings
 
 NEVER = float("inf")
 LIMITS = FlowLimits(records=10, bytes=1000, seconds=5.0, record_bytes=1000, in_flight=3, buffered=30, timeout=60.0)

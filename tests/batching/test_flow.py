@@ -9,7 +9,7 @@ import pytest
 
 from connectors.batching import Throttled
 from connectors.core import Fatal, Poison, Transient
-from connectors.core.retry import BreakerPolicy, RetrySettings
+from connectors.ground.retry import BreakerPolicy, RetrySettings
 
 from .simulation import LIMITS, NEVER, NO_BREAKER, Answer, Simulation
 

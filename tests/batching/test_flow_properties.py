@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from connectors.batching import Throttled
 from connectors.batching.flow import FlowLimits
 from connectors.core import Poison, Transient
-from connectors.core.retry import BreakerPolicy, RetrySettings
+from connectors.ground.retry import BreakerPolicy, RetrySettings
 
 from .simulation import NEVER, Answer, Simulation
 

@@ -13,8 +13,8 @@ import pytest
 
 from connectors.batching import BatchingWriter, Failure, Throttled
 from connectors.core import Batch, Fatal, Guarantee, Misconfigured, Poison, Transient
-from connectors.core.retry import RetryObserver, observed_retries
 from connectors.core.writing import stage
+from connectors.ground.retry import RetryObserver, observed_retries
 from connectors.testing import SinkContext, SinkSuite
 
 from .targets import ShelfSink

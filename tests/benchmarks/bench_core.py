@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from connectors import workbench
 from connectors.core import Batch, Committable, Committer, FrameSink, Options, SinkWriter
 from connectors.core.ledger import FileLedger
-from connectors.core.state import dumps, loads
+from connectors.ground.state import dumps, loads
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.storage.local import LocalStorage
 from connectors.systems.sequence import Range

@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, PropertyMock
 import nbformat
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors_tools.bundle.engine import NotebookEngine
 
 from .conftest import Workbench

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors_tools.bundle import load
 
 from .conftest import TARGETS, Workbench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 
 from .conftest import Workbench
 

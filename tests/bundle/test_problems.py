@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors_tools.bundle.loading import job_list
 from connectors_tools.bundle.model import SERVICE_KINDS
 

@@ -38,7 +38,7 @@ def test_max_retries_counts_the_tries_after_the_first(bench: Workbench) -> None:
     assert len(list(result.folder.glob("*.ipynb"))) == 3
 
 
-ERRORS = "from connectors.core.errors import *"
+ERRORS = "from connectors.ground.errors import *"
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ ERRORS = "from connectors.core.errors import *"
         ("Misconfigured('connectors.x', [Problem('url', 'must be one')])", 1),
         ("MissingFeature('Spark is too old')", 1),
         ("DataLoss('rows are gone')", 1),
-        ("RuntimeError('… connectors.core.errors.CommitRefused: batch 3 was written already')", 1),
+        ("RuntimeError('… connectors.ground.errors.CommitRefused: batch 3 was written already')", 1),
         ("Fatal('the server has lost the rows that were staged: start the query again')", 2),
         ("Transient('the system is away')", 2),
-        ("RuntimeError('… connectors.core.errors.Transient: the system is away')", 2),
+        ("RuntimeError('… connectors.ground.errors.Transient: the system is away')", 2),
         ("RuntimeError('Misconfigured: the words of somebody else')", 2),
     ],
 )

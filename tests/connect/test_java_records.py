@@ -19,7 +19,7 @@ from connectors.connect.java.sink_records import RecordReader
 from connectors.connect.java.source_records import RecordFailure, RecordWriter, Rows
 from connectors.connect.java.steps import Steps
 from connectors.connect.java.validation import connector_jvm, plugin_class_path
-from connectors.core.errors import Transient
+from connectors.ground.errors import Transient
 from tests.connect.java_sources import FILES, settings
 
 STRINGS = {f"{part}.converter": "StringConverter" for part in ("key", "value", "header")}

@@ -22,8 +22,8 @@ from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
 from connectors.connect.java.validation import _without_secret
-from connectors.core.errors import Transient
-from connectors.core.options import secrets_in
+from connectors.ground.errors import Transient
+from connectors.ground.options import secrets_in
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, probe, probe_lines, probe_properties, settings
 from tests.servers import required

@@ -26,8 +26,8 @@ from connectors.connect import (
 from connectors.connect.errors import ConnectException, masked_error
 from connectors.connect.pipeline import SourcePipeline
 from connectors.core import Misconfigured
-from connectors.core.errors import Fatal
-from connectors.core.options import masker
+from connectors.ground.errors import Fatal
+from connectors.ground.options import masker
 from tests.connect.test_sink import Write, rows
 
 from .database import Database, Run, TablesConnector

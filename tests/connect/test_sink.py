@@ -18,9 +18,9 @@ from connectors.connect.errors import ConnectException
 from connectors.connect.host import DeadLetter
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
-from connectors.core.errors import Fatal
 from connectors.core.metrics import Meter
 from connectors.core.writing import stage
+from connectors.ground.errors import Fatal
 from connectors.spark.measure import count_commit
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.sink import sink_rows

@@ -23,8 +23,8 @@ from connectors.connect import (
 )
 from connectors.connect.offsets import partition_key
 from connectors.connect.pipeline import SourcePipeline
-from connectors.core.errors import Fatal, Misconfigured, Transient
 from connectors.core.source import ReadLimit
+from connectors.ground.errors import Fatal, Misconfigured, Transient
 
 from .database import Database, FlakyConnector, Run, TablesConnector, TableTask, outages, running
 

@@ -13,9 +13,9 @@ import pytest
 from connectors.core.cursor_source import CursorReader, Discovery
 from connectors.core.cursors import CursorSplit, Page
 from connectors.core.epochs import HISTORY
-from connectors.core.errors import DataLoss, Misconfigured, StateError
 from connectors.core.planning import Planner
 from connectors.core.progress import unpacked
+from connectors.ground.errors import DataLoss, Misconfigured, StateError
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
 from connectors.testing.source_suite import SourceQuery

@@ -24,7 +24,7 @@ from connectors.core import (
     Transient,
 )
 from connectors.core.planning import INITIAL, Planner, even_ranges
-from connectors.core.state import dumps
+from connectors.ground.state import dumps
 
 
 @dataclass

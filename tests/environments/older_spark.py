@@ -18,7 +18,7 @@ sys.path.insert(0, sys.argv[1])
 
 import connectors
 from connectors import async_io, metrics, quality, workbench
-from connectors.core.errors import ConnectorError
+from connectors.ground.errors import ConnectorError
 
 FOLDER = Path(sys.argv[2])
 ROWS = 100

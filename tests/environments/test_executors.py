@@ -13,7 +13,7 @@ import pytest
 
 import connectors
 from connectors.core import Guarantee, Source
-from connectors.core.state import digest
+from connectors.ground.state import digest
 from connectors.testing import Action, FailureInjector, Point, SinkContext, SourceContext, faulty_source, same_records
 from connectors.testing.driver import SparkQuery
 from connectors.testing.environments import Environment

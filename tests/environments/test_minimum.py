@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 import connectors
 from connectors import workbench
-from connectors.core.errors import MissingFeature
-from connectors.core.runtime import (
+from connectors.ground.errors import MissingFeature
+from connectors.ground.runtime import (
     ENVIRONMENTS,
     FEATURES,
     LIBRARY,

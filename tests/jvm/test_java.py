@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.jvm import java
 
 

@@ -14,9 +14,9 @@ import pytest
 from botocore.exceptions import ConnectTimeoutError
 
 from connectors.core import metrics
-from connectors.core.errors import Transient
 from connectors.core.metrics import PLANNING, Component, Meter, Place, counted
-from connectors.core.retry import RetrySettings
+from connectors.ground.errors import Transient
+from connectors.ground.retry import RetrySettings
 from connectors.metrics import table
 from connectors.storage import s3_bucket
 

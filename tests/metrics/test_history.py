@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from connectors.core import metrics
-from connectors.core.errors import Transient
 from connectors.core.metrics import Component, Meter, Place
 from connectors.core.progress import PartitionProgress, packed
+from connectors.ground.errors import Transient
 from connectors.metrics.history import ENDED, FAILED, QueryHistory
 from connectors.metrics.log import note
 from connectors.metrics.queries import DIED, UNKNOWN, ago, process_start, queries_of_machine

@@ -15,7 +15,7 @@ from connectors.core import PartitionProgress, ReadLimit
 from connectors.core import progress as telling
 from connectors.core.planning import INITIAL, Planner, source_id
 from connectors.core.progress import Waiting, packed, unpacked
-from connectors.core.state import dumps
+from connectors.ground.state import dumps
 from connectors.metrics import table
 from connectors.systems.file_stream import FileStreamSource
 from connectors.systems.files import FilesSource

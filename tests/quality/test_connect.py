@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectors import quality
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.testing.environments import Environment
 
 pytestmark = [pytest.mark.essential, pytest.mark.environments("connect")]

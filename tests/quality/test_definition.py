@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connectors import quality
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 
 
 def problems_of(error: pytest.ExceptionInfo[Misconfigured]) -> dict[str, str]:

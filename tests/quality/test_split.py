@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from connectors import quality
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 
 CHECKS = quality.Checks([quality.not_null("id"), quality.between("n", 0, 10), quality.unique("id")])
 ROWS = [(1, 5), (None, 5), (3, 11), (None, -1), (5, None)]

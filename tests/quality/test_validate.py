@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from connectors import quality
-from connectors.core.errors import ConnectorError, Misconfigured
+from connectors.ground.errors import ConnectorError, Misconfigured
 
 CHECKS = quality.Checks([quality.not_null("id"), quality.unique("id"), quality.between("n", 0, 10)])
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import ConnectorError, Misconfigured, Transient
+from connectors.ground.errors import ConnectorError, Misconfigured, Transient
 from connectors.storage import object_store
 from connectors.storage.object_store import ObjectStore
 from connectors.storage.service_errors import translated

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 
 import connectors
 from connectors.core import Misconfigured
-from connectors.core.messages import own_message
+from connectors.ground.messages import own_message
 from connectors.testing.environments import Environment
 from connectors.workbench import BOOTSTRAP
 
@@ -34,7 +34,7 @@ def test_an_error_of_ours_is_its_message_and_the_line_of_the_cell_and_the_rest_i
     outputs, whole, other = executed(tmp_path, mistake, "import traceback; traceback.print_last()", "1 / 0")
     message = f'{MISSING}in the options of foreach_batch: {{"path": …}}.'
     assert outputs[0].traceback == [*message.splitlines(), "", "in line 5 of the cell: write()", "", WHOLE]
-    assert "core/options.py" in whole[0].text
+    assert "ground/options.py" in whole[0].text
     assert "ZeroDivisionError" in "".join(other[0].traceback)
     assert WHOLE not in other[0].traceback
 

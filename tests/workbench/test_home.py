@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.testing.environments import Environment
 from connectors.workbench import home
 from connectors.workbench.home import at_home, spark_home

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.workbench import settings
 from connectors.workbench.settings import fresh_folder, workdir
 

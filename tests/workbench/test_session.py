@@ -188,7 +188,7 @@ finally:
     command = [sys.executable, "-c", READER + call]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert ran.returncode == 1
-    last = ran.stderr[ran.stderr.index("connectors.core.errors.Misconfigured") :]
+    last = ran.stderr[ran.stderr.index("connectors.ground.errors.Misconfigured") :]
     assert "io.delta:delta-spark_4.2_2.13" in last
     assert "cannot be fetched from a Maven repository" in last
     assert "spark.jars.repositories" in last

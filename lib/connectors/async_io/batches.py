@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..core.errors import Poison
+from ..ground.errors import Poison
 from .function import named
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, Protocol
 
-from ..core.errors import Misconfigured, Problem, Transient
-from ..core.options import duration
-from ..core.retry import Breaker, CircuitOpen, RetrySettings
+from ..ground.errors import Misconfigured, Problem, Transient
+from ..ground.options import duration
+from ..ground.retry import Breaker, CircuitOpen, RetrySettings
 from .batches import Call, Slot
 from .function import Counters
 

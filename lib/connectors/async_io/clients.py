@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ..core.clients import client_library
-from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
+from ..ground.clients import client_library
+from ..ground.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
 _REDIRECTS: Final = 5

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from ..core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..core.metrics import Meter
-from ..core.options import is_secret
+from ..ground.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
+from ..ground.options import is_secret
 
 _SAMPLE: Final = 4096
 _PERCENTILES: Final = (50, 95, 99)

@@ -20,8 +20,8 @@ import pyspark.cloudpickle
 from pyspark.sql.functions import broadcast
 from pyspark.sql.types import ArrayType, MapType, StructType
 
-from ..core.errors import Misconfigured, Problem
-from ..core.options import Duration, Int, Option, Options, Values, duration
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Duration, Int, Option, Options, Values, duration
 from ..spark.session import arrow_schema
 from .batches import EngineSettings
 from .calls import Cache, CircuitBreaker, Retry

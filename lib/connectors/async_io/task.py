@@ -29,9 +29,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..core.metrics import Component, Meter, Place
-from ..core.retry import Breaker
-from ..core.state import digest
-from ..core.threads import DaemonThreads
+from ..ground.retry import Breaker
+from ..ground.state import digest
+from ..ground.threads import DaemonThreads
 from .batches import Call, Columns, EngineSettings, Output, RowBatch
 from .calls import Attempts, Cache, Cached, CircuitBreaker, Limiter, Retry, as_list, one_at_a_time
 from .engine import AsyncEngine

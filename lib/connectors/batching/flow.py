@@ -23,9 +23,9 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.errors import ConnectorError, Poison, Problem, Transient
-from ..core.options import Choice, Duration, Int, Options, Size, Values, duration, size
-from ..core.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
+from ..ground.errors import ConnectorError, Poison, Problem, Transient
+from ..ground.options import Choice, Duration, Int, Options, Size, Values, duration, size
+from ..ground.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
 from .pieces import Piece
 
 

@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from ..core.batch import Batch, Committable
-from ..core.errors import Fatal, Poison, Problem
-from ..core.options import Options, Values
-from ..core.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
 from ..core.sink import Guarantee, Sink, SinkWriter
-from ..core.threads import DaemonThreads
+from ..ground.errors import Fatal, Poison, Problem
+from ..ground.options import Options, Values
+from ..ground.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
+from ..ground.threads import DaemonThreads
 from .flow import Failure, Flow, FlowLimits, Request, batching_options, check_batching
 from .pieces import Chunk, Piece
 
@@ -172,8 +172,8 @@ class BatchingWriter(SinkWriter):
     def send(self, entries: list[Any]) -> Iterable[Failure]:
         """Sends one request; called on several threads at a time. Gives the place and the error of each entry that failed.
 
-        A :class:`Throttled` or other :class:`~connectors.core.errors.Transient` entry is sent again, a
-        :class:`~connectors.core.errors.Poison` one is a bad row; any other error ends the task. What is raised is meant
+        A :class:`Throttled` or other :class:`~connectors.ground.errors.Transient` entry is sent again, a
+        :class:`~connectors.ground.errors.Poison` one is a bad row; any other error ends the task. What is raised is meant
         for the request as a whole. It must return or raise within ``request.timeout``, or it is held for lost.
         """
 
@@ -182,11 +182,11 @@ class BatchingWriter(SinkWriter):
         return FlowLimits.of(values)
 
     def entry(self, row: dict[str, Any]) -> Any:
-        """What is sent of ``row``; by default the row. Raises :class:`~connectors.core.errors.Poison` for a bad row."""
+        """What is sent of ``row``; by default the row. Raises :class:`~connectors.ground.errors.Poison` for a bad row."""
         return row
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
-        """An entry for each row, or the :class:`~connectors.core.errors.Poison` that it is. Override it to go by columns."""
+        """An entry for each row, or the :class:`~connectors.ground.errors.Poison` that it is. Override it to go by columns."""
         return [self._entry_or_poison(row) for row in rows.to_pylist()]
 
     def sizes(self, entries: Sequence[Any]) -> Sequence[int]:

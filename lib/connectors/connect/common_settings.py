@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ..core.cache_folder import is_told
-from ..core.errors import Fatal, Problem
+from ..ground.cache_folder import is_told
+from ..ground.errors import Fatal, Problem
 from .tolerance import error_problems
 
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):[^}]*\}")

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from ..core.errors import Problem
-from ..core.options import redacted
+from ..ground.errors import Problem
+from ..ground.options import redacted
 from .errors import ConfigException
 
 NO_DEFAULT_VALUE: Final = object()

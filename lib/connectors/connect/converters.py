@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.errors import Problem
+from ..ground.errors import Problem
 from .columns import Column
 from .config import ConfigDef
 from .data import Schema, Struct, Type

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any, Final
 
-from ..core.state import dumps
+from ..ground.state import dumps
 from .host import DeadLetter
 
 PREFIX: Final = "__connect.errors."

@@ -10,7 +10,7 @@ host                        where it lives                   who calls it
 :mod:`.python_host` and :mod:`.python_sink_host` run Python classes in threads. Another host may run connectors elsewhere, as
 long as it keeps these contracts. :mod:`.hosts` chooses.
 
-A source partition is written as canonical JSON (:func:`connectors.core.state.dumps`), a source offset as a JSON object.
+A source partition is written as canonical JSON (:func:`connectors.ground.state.dumps`), a source offset as a JSON object.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ..core.errors import Problem, Transient
-from ..core.options import secrets_in
 from ..core.source import ReadLimit
+from ..ground.errors import Problem, Transient
+from ..ground.options import secrets_in
 
 if TYPE_CHECKING:
     from .connector import TopicPartition
@@ -193,7 +193,7 @@ class SourceHost(ABC):
         return ""
 
     def check_first_start(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.core.errors.Fatal` where :meth:`slot` belongs to another reader."""
+        """Raises :class:`~connectors.ground.errors.Fatal` where :meth:`slot` belongs to another reader."""
 
     @abstractmethod
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
@@ -206,7 +206,7 @@ class SourceHost(ABC):
         Returns when there is something, and nothing more comes for a moment. Only whole transactions
         (``transaction.boundary``), at least one, and then as many as fit into ``limit``; the rest stays for the next call.
 
-        Raises :class:`~connectors.core.errors.Fatal` when all tasks have failed for good, with the trace of one of them.
+        Raises :class:`~connectors.ground.errors.Fatal` when all tasks have failed for good, with the trace of one of them.
         """
 
     @abstractmethod
@@ -281,7 +281,7 @@ class SinkHostTask(ABC):
         """Hands records of :data:`SINK_COLUMNS` to the task, after converters and transforms; it may buffer them.
 
         Returns those that failed for good, perhaps of earlier calls, where ``errors.tolerance`` allows it; else raises. Raises
-        :class:`~connectors.core.errors.Transient` for an outage (a RetriableException that lasted).
+        :class:`~connectors.ground.errors.Transient` for an outage (a RetriableException that lasted).
         """
 
     @abstractmethod

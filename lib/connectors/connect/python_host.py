@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from ..core.errors import Fatal, Misconfigured, Problem
-from ..core.options import masker
-from ..core.process_end import call_at_end
 from ..core.source import ReadLimit
+from ..ground.errors import Fatal, Misconfigured, Problem
+from ..ground.options import masker
+from ..ground.process_end import call_at_end
 from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
 from .errors import masked_error, masking

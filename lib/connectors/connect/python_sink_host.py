@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from ..core.errors import Problem, Transient
-from ..core.options import masker
+from ..ground.errors import Problem, Transient
+from ..ground.options import masker
 from .common_settings import check_task_count
 from .connector import (
     ConnectorContext,

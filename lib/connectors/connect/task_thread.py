@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..core.errors import Transient
-from ..core.options import masker
+from ..ground.errors import Transient
+from ..ground.options import masker
 from .columns import Records, batch_offsets, of_source_batch, offsets_of
 from .connector import SourceTask, SourceTaskContext, TransactionContext
 from .errors import RetriableException, masked_error, trace

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from ..core.errors import Problem
-from ..core.options import masker, secrets_in
+from ..ground.errors import Problem
+from ..ground.options import masker, secrets_in
 from .columns import Records
 from .config import ConfigDef, valid_string
 from .errors import ConnectException, RetriableException, class_name, masked_error, trace

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..core.errors import Problem
+from ..ground.errors import Problem
 from .config import ConfigDef, between, valid_string
 from .connector import ConnectorTransactionBoundaries, ExactlyOnceSupport, SourceConnector, TransactionContext
 from .records import SourceRecord

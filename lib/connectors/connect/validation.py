@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from ..core.errors import Problem
-from ..core.options import masker, redacted
+from ..ground.errors import Problem
+from ..ground.options import masker, redacted
 from .common_settings import common_problems, names, note_without_effect
 from .config import ConfigDef, ConfigValue, between
 from .connector import Connector, SinkConnector, SourceConnector

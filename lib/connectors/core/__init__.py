@@ -1,11 +1,6 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
-from .batch import Batch, Committable
-from .cursor_source import CursorSource, Discovery
-from .cursors import Cursor, Page
-from .epoch_source import EpochSource
-from .epochs import Messages, Receiver
-from .errors import (
+from ..ground.errors import (
     CommitRefused,
     ConnectorError,
     DataLoss,
@@ -17,8 +12,13 @@ from .errors import (
     StateError,
     Transient,
 )
+from ..ground.options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
+from .batch import Batch, Committable
+from .cursor_source import CursorSource, Discovery
+from .cursors import Cursor, Page
+from .epoch_source import EpochSource
+from .epochs import Messages, Receiver
 from .ledger import Entry
-from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
 from .progress import PartitionProgress
 from .simple import source
 from .sink import Committer, FrameCommitter, FrameSink, GlobalCommitter, Guarantee, Sink, SinkWriter

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from .state import digest
+from ..ground.state import digest
 
 
 class DriverClock:

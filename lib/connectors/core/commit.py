@@ -3,7 +3,7 @@
 The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) differ in when they learn of a batch; this is the part
 they share. It holds no state between batches that a restart would miss.
 
-An outage of the target (:class:`~connectors.core.errors.Transient`) is waited for as ``retry.*`` and ``outageTimeout`` say;
+An outage of the target (:class:`~connectors.ground.errors.Transient`) is waited for as ``retry.*`` and ``outageTimeout`` say;
 before a commit is tried again, the ledger is asked whether the first try went through after all.
 """
 
@@ -16,14 +16,14 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
+from ..ground.errors import CommitRefused, ConnectorError, Transient
+from ..ground.retry import Backoff, Contact, RetrySettings
+from ..ground.state import dumps
 from .batch import Batch, Committable
 from .dead_letters import staged_letters
-from .errors import CommitRefused, ConnectorError, Transient
 from .ledger import OWNER, Entry, Ledger, ReplayPolicy, Verdict, check_claim, compare_replay, decide, is_stream
 from .metrics import active_meter
-from .retry import Backoff, Contact, RetrySettings
 from .sink import Committer, Frame, FrameCommitter, GlobalCommitter, Sink
-from .state import dumps
 
 SWEEP_SECONDS: Final = 3600.0
 """How often a run that goes on for months looks for what dead attempts have left."""

@@ -26,14 +26,14 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from ..ground.errors import DataLoss, Misconfigured, Problem, StateError
+from ..ground.options import Duration, Flag, Options, Text, Values
+from ..ground.state import dumps
 from .cursors import POLL_SECONDS, SOME_LAG, Cursor, CursorEpoch, CursorSplit, late_count
 from .epoch_source import EpochLogEnumerator, EpochLogSource
 from .epochs import EpochLog, Header, record_content
-from .errors import DataLoss, Misconfigured, Problem, StateError
-from .options import Duration, Flag, Options, Text, Values
 from .progress import PartitionProgress
 from .source import Position, ReadLimit, Slice, SplitEnumerator, SplitReader
-from .state import dumps
 
 _PAGE_ROWS: Final = 10_000
 

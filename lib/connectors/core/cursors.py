@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground.options import Values
 from .epochs import Header
-from .options import Values
 from .planning import reader_share
 from .source import Split
 
@@ -52,8 +52,8 @@ class Cursor(ABC):
         """The records after ``position``, at most ``rows`` of them, and never beyond the position ``end`` if there is one.
 
         Returns soon, also without rows; with ``end`` as its position where that is reached. Raise
-        :class:`~connectors.core.errors.DataLoss` where the position has expired, or, with ``failOnDataLoss=false``, read from
-        the oldest record on; and :class:`~connectors.core.errors.Transient` for an outage: the epoch is read again after a
+        :class:`~connectors.ground.errors.DataLoss` where the position has expired, or, with ``failOnDataLoss=false``, read from
+        the oldest record on; and :class:`~connectors.ground.errors.Transient` for an outage: the epoch is read again after a
         pause.
         """
 

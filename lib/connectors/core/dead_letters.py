@@ -29,14 +29,14 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 
+from ..ground.errors import ConnectorError, Poison, Problem
+from ..ground.options import Choice, Json, Options, Text, Values
+from ..ground.state import digest, dumps
 from ..storage.base import Storage, spooled
 from ..storage.location import check_location
 from .batch import Batch, Committable
-from .errors import ConnectorError, Poison, Problem
 from .folder import SinkFolder
-from .options import Choice, Json, Options, Text, Values
 from .source import Split
-from .state import digest, dumps
 
 
 def to_json(row: Mapping[str, Any]) -> str:

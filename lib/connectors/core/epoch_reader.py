@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground.errors import StateError
+from ..ground.options import Values
 from .epochs import ID, LEASE, Header, Messages, Receiver, record_content
-from .errors import StateError
-from .options import Values
 from .planning import reader_share
 from .source import Split, SplitReader
 

@@ -17,12 +17,12 @@ from typing import Final
 
 import pyarrow as pa
 
+from ..ground.errors import Fatal, Misconfigured, Problem
+from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
 from ..storage.location import check_location, storage_of
 from .epoch_reader import POLL_SECONDS, EpochReader, EpochSplit
 from .epochs import EpochLog, Header, Receiver
-from .errors import Fatal, Misconfigured, Problem
 from .leases import EpochLeases, LeaseKeeper
-from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
 from .source import Position, ReadLimit, Slice, Source, SplitEnumerator, SplitT
 
 _log = logging.getLogger("connectors")

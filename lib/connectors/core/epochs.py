@@ -40,9 +40,9 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground.errors import Misconfigured, Problem, StateError
+from ..ground.state import dumps, loads, versioned
 from ..storage.base import Storage
-from .errors import Misconfigured, Problem, StateError
-from .state import dumps, loads, versioned
 
 ID, LEASE = "_connectors_id", "_connectors_lease"
 """The columns of a record that are not of the rows."""

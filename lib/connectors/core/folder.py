@@ -20,8 +20,8 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from ..ground.errors import Fatal
 from ..storage.base import Storage, folders_above
-from .errors import Fatal
 from .ledger import HISTORY, FileLedger, LedgerContent
 
 if TYPE_CHECKING:

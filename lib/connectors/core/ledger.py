@@ -24,10 +24,10 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from ..ground.errors import CommitRefused, StateError
+from ..ground.options import Values
+from ..ground.state import checked, digest, dumps, loads, versioned
 from ..storage.base import Storage
-from .errors import CommitRefused, StateError
-from .options import Values
-from .state import checked, digest, dumps, loads, versioned
 
 HISTORY: Final = 100
 """How many of the newest entries of a query a file ledger keeps."""
@@ -246,7 +246,7 @@ class Ledger(ABC):
         """Everything of ``entry`` is visible."""
 
     def check(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.core.errors.Misconfigured` where an entry cannot be recorded once and only once."""
+        """Raises :class:`~connectors.ground.errors.Misconfigured` where an entry cannot be recorded once and only once."""
 
 
 class FileLedger(Ledger):

@@ -31,11 +31,11 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from ..ground.cache_folder import cache
+from ..ground.errors import Misconfigured, Transient
+from ..ground.retry import RetryObserver, observed_retries
 from ..storage.base import Item, Storage
 from ..storage.location import is_local, local_path, storage_of, without_user
-from .cache_folder import cache
-from .errors import Misconfigured, Transient
-from .retry import RetryObserver, observed_retries
 
 Numbers = dict[str, float]
 Counts = dict[str, Numbers]
@@ -201,7 +201,7 @@ class Meter(RetryObserver):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Meter]:
-        """The meter as a context manager that also hears of the retries of :class:`~connectors.core.retry.Retry` inside.
+        """The meter as a context manager that also hears of the retries of :class:`~connectors.ground.retry.Retry` inside.
 
         Code inside finds it by :func:`active_meter`.
         """

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .errors import StateError, Transient
+from ..ground.errors import StateError, Transient
+from ..ground.options import is_secret
+from ..ground.retry import Contact, RetrySettings, observed_retries
+from ..ground.state import canonical, checked, digest, dumps, versioned
 from .metrics import PLANNING, Component, Meter, Place
-from .options import is_secret
 from .progress import Waiting, packed
-from .retry import Contact, RetrySettings, observed_retries
 from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerator
-from .state import canonical, checked, digest, dumps, versioned
 
 
 def fair_shares(limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]:

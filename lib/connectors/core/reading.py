@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from .errors import ConnectorError, Transient
+from ..ground.errors import ConnectorError, Transient
+from ..ground.retry import Backoff, RetrySettings, observed_retries
 from .metrics import Meter
-from .retry import Backoff, RetrySettings, observed_retries
 from .source import RecordEmitter, Slice, Source, Split, SplitEnumerator, SplitReader
 
 T = TypeVar("T")

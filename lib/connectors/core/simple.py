@@ -24,8 +24,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from .errors import Fatal, Problem
-from .options import Options, Values
+from ..ground.errors import Fatal, Problem
+from ..ground.options import Options, Values
 from .planning import even_ranges
 from .source import Position, ReadLimit, Source, Split, SplitEnumerator, SplitReader
 

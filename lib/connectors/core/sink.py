@@ -24,14 +24,14 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Choice, Duration, Int, Options, Text, Values
+from ..ground.retry import RETRY_OPTIONS
+from ..ground.state import digest
 from ..storage.location import check_location, storage_of
 from .batch import Batch, Committable
 from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters, check_errors
-from .errors import Misconfigured, Problem
 from .ledger import Entry, Ledger, LedgerContent
-from .options import Choice, Duration, Int, Options, Text, Values
-from .retry import RETRY_OPTIONS
-from .state import digest
 
 
 class Guarantee(str, Enum):
@@ -84,7 +84,7 @@ class Committer(ABC):
     def check(self, committables: Sequence[Committable], rows: int) -> None:  # noqa: B027
         """Called before the batch is recorded: what was staged must be there, durable, and hold ``rows`` with those rejected.
 
-        Raise :class:`~connectors.core.errors.Fatal` where it is not: nothing is recorded then. Only after this may
+        Raise :class:`~connectors.ground.errors.Fatal` where it is not: nothing is recorded then. Only after this may
         :meth:`publish` take what is gone for published.
         """
 
@@ -129,7 +129,7 @@ class GlobalCommitter(ABC):
         :meth:`~connectors.core.ledger.Entry.ownership` in that step, after :func:`~connectors.core.ledger.check_claim`
         with the :meth:`last` of :data:`~connectors.core.ledger.OWNER`.
 
-        After a :class:`~connectors.core.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
+        After a :class:`~connectors.ground.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
 
         Without committables it records only: a batch that the user knows to be written (``onLostLedger=written``).
         """
@@ -206,7 +206,7 @@ class Sink(ABC):
     def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:
         """The sink of what a user typed, ``placed`` for :func:`~connectors.foreach_batch`.
 
-        Raises :class:`~connectors.core.errors.Misconfigured` with every problem.
+        Raises :class:`~connectors.ground.errors.Misconfigured` with every problem.
         """
         return cls(cls.known_options().parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink", placed=placed))
 
@@ -277,12 +277,12 @@ class Sink(ABC):
         return iter(())
 
     def refuse_frame(self, schema: pa.Schema, *, placed: bool) -> None:
-        """Raises :class:`~connectors.core.errors.Misconfigured` with the problems of :meth:`check_frame`."""
+        """Raises :class:`~connectors.ground.errors.Misconfigured` with the problems of :meth:`check_frame`."""
         if problems := list(self.check_frame(schema, placed=placed)):
             raise Misconfigured(f"connectors.{self.name}", problems)
 
     def check_target(self, schema: pa.Schema) -> None:  # noqa: B027 - a hook, not a duty
-        """Raises :class:`~connectors.core.errors.Misconfigured` where the target cannot take rows of the columns ``schema``.
+        """Raises :class:`~connectors.ground.errors.Misconfigured` where the target cannot take rows of the columns ``schema``.
 
         Called on the driver, before the first task of a batch. It may ask the target, and changes nothing there.
         """

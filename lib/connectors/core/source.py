@@ -25,10 +25,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
-from .errors import Misconfigured, Problem
-from .options import Int, Options, Size, Values
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Int, Options, Size, Values
+from ..ground.retry import RETRY_OPTIONS
 from .progress import PartitionProgress
-from .retry import RETRY_OPTIONS
 
 Position = Mapping[str, Any]
 """How far a source has been read: an object of strings, whole numbers, booleans, lists and objects."""
@@ -111,7 +111,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     def freeze(self) -> Any:
         """What there is to read now, for a query that ends when it has read that; by default :meth:`head`.
 
-        Raise :class:`~connectors.core.errors.Misconfigured` for a source without an end: the query would never stop.
+        Raise :class:`~connectors.ground.errors.Misconfigured` for a source without an end: the query would never stop.
         """
         return self.head()
 
@@ -121,7 +121,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
         Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is. Where
         there are several partitions, share the limit fairly (:func:`~connectors.core.planning.fair_shares`). Raise
-        :class:`~connectors.core.errors.DataLoss` if the system holds less than was already read.
+        :class:`~connectors.ground.errors.DataLoss` if the system holds less than was already read.
         """
 
     @abstractmethod
@@ -184,7 +184,7 @@ class SplitReader(ABC, Generic[SplitT]):
     def read(self, split: SplitT) -> Iterator[pa.RecordBatch]:
         """The records of ``split``, in an order that is the same at each call. An empty split yields nothing.
 
-        Raise :class:`~connectors.core.errors.Transient` for an outage: the read goes on, by :meth:`resume`, after a
+        Raise :class:`~connectors.ground.errors.Transient` for an outage: the read goes on, by :meth:`resume`, after a
         pause. Anything else ends the task.
         """
 
@@ -280,7 +280,7 @@ class Source(ABC):
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
-        """The source of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
+        """The source of what a user typed. Raises :class:`~connectors.ground.errors.Misconfigured` with every problem."""
         values = cls.known_options().parse(f"connectors.{cls.name}", typed, cls.check, "source")
         if streaming and cls.batch_only:
             problem = Problem("format", f"is read as a batch only: {cls.batch_only}.")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..ground.errors import ConnectorError, Fatal
 from .batch import Batch, Committable
-from .errors import ConnectorError, Fatal
 from .folder import SinkFolder
 from .sink import Sink, SinkWriter
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem
 from .avro_nodes import ListNode, MapNode, MembersNode, Node, RecordNode, Records, TextNode, UnionNode, fits, leaf
 from .avro_writer import INSTALL, AvroWriter
 from .base import BadRecord, Decoded, Format, FormatSettings, fields_of, present, spread

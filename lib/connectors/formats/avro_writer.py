@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ..core.clients import client_library
+from ..ground.clients import client_library
 from .base import fields_of
 
 if TYPE_CHECKING:

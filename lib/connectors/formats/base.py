@@ -65,7 +65,7 @@ class Format(ABC):
     def decode(self, records: pa.Array) -> Decoded:
         """The values of ``records`` (binary); a null record is a null value. Never raises for what a record holds.
 
-        Raises :class:`~connectors.core.errors.Transient` when something that it needs, such as a registry, is away.
+        Raises :class:`~connectors.ground.errors.Transient` when something that it needs, such as a registry, is away.
         """
 
     def check_encode(self) -> None:  # noqa: B027

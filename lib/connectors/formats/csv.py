@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.errors import Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from .base import BadRecord, Decoded, Format, FormatSettings, fields_of, present, smaller_parts
 
 _ROW = re.compile(r"Row #(\d+)")

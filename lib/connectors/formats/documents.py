@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from ..core.errors import Poison
+from ..ground.errors import Poison
 from .text import json_objects
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..core.dead_letters import SourceLetters
-from ..core.errors import Poison
-from ..core.options import Values
 from ..core.source import RecordEmitter, Split
-from ..core.state import dumps
+from ..ground.errors import Poison
+from ..ground.options import Values
+from ..ground.state import dumps
 from ..storage.base import Storage
 from ..storage.location import storage_of
 from . import BadRecord, Decoded, format_of, sides

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..core.errors import Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from .base import fields_of, quoted, sql_type
 
 _LEAVES = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), type(None): pa.null()}

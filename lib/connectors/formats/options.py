@@ -9,8 +9,8 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from ..core.dead_letters import ERROR_OPTIONS, check_errors
-from ..core.errors import Misconfigured, Problem
-from ..core.options import Flag, Int, Option, Options, Text, Values
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Flag, Int, Option, Options, Text, Values
 from .avro import AvroFormat, AvroSchema, avro_schema
 from .base import BytesFormat, Format, FormatSettings, StringFormat, sql_type
 from .csv import CsvFormat

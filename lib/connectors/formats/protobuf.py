@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem
 from ..storage.location import is_local, local_path, storage_of, without_user
 from .base import Decoded, Format, FormatSettings, decoded_each, fields_of
 from .registry import framed_by

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem, Transient
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem, Transient
 from .base import BadRecord, Decoded, FormatSettings, scattered
 
 _INSTALL = "'confluent-kafka[schemaregistry]>=2.6'"

@@ -8,7 +8,7 @@ from string import Formatter
 import pyarrow as pa
 import pyarrow.types as types
 
-from ..core.errors import Poison
+from ..ground.errors import Poison
 from .text import json_text, text_of
 
 

@@ -11,8 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from ..core.cache_folder import cache
-from ..core.errors import Misconfigured, Problem
+from ..ground.cache_folder import cache
+from ..ground.errors import Misconfigured, Problem
 
 OLDEST: Final = 17
 """Spark 4 needs Java 17 or newer."""

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from ..core.cache_folder import cache
-from ..core.errors import Misconfigured, Problem
+from ..ground.cache_folder import cache
+from ..ground.errors import Misconfigured, Problem
 from .java import use_java
 
 JARS: Final = ("jar", "bundle")

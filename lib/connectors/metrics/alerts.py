@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..core.errors import Misconfigured, Problem
-from ..core.options import Duration
 from ..core.progress import behind
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Duration
 
 _log = logging.getLogger("connectors.metrics")
 

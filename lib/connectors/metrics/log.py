@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.messages import message_in
 from ..core.metrics import write_note
+from ..ground.messages import message_in
 from .history import ENDED, FAILED, QueryHistory
 from .queries import process_start
 from .watch import Listening

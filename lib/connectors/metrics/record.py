@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import Misconfigured, Problem
-from ..core.options import Duration
 from ..core.progress import behind
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Duration
 from .alerts import Observation
 from .watch import Listening
 
@@ -39,7 +39,7 @@ def record(spark: SparkSession, table: str, *, file_format: str = "delta", every
     ``table``: a path (it has a ``/``) or the name of a table; :data:`SCHEMA` says what is in it. Each batch adds a row per
     component and partition. ``file_format``: ``delta`` or ``parquet``. Rows are appended ``every`` so often ("10s", or seconds)
     and by ``stop()``: each time is a small Spark job. A table that cannot be written is a warning in the log, and no error of
-    any query. Raises :class:`~connectors.core.errors.Misconfigured`.
+    any query. Raises :class:`~connectors.ground.errors.Misconfigured`.
     """
     problems = []
     if not table:

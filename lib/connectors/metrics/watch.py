@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, warn
 from .frame import as_dict, rows_of
 
@@ -135,7 +135,7 @@ def watch(
     In a notebook a table is kept up to date, in a terminal each batch is a line; ``show=False`` shows nothing.
     ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, or functions of your own; without any,
     ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it
-    is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.core.errors.Misconfigured`.
+    is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.ground.errors.Misconfigured`.
     """
     active = tuple(rules) or (LagGrows(), NearTimeout())
     wrong = [repr(rule) for rule in active if isinstance(rule, type) or not callable(rule)]

@@ -43,7 +43,7 @@ from great_expectations.expectations.metrics.table_metric_provider import TableM
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from ..core.errors import ConnectorError
+from ..ground.errors import ConnectorError
 
 if TYPE_CHECKING:
     from .check import Check

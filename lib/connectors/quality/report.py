@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import ConnectorError
+from ..ground.errors import ConnectorError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
 from .report import CheckOutcome, Report, announce
@@ -45,7 +45,7 @@ class Checks:
     (``unique``, ``row_count``, ``fresh``): :meth:`split` and :meth:`foreach_batch` apply the first, and
     :meth:`validate` applies all. Null passes every check but ``not_null``.
 
-    Raises :class:`~connectors.core.errors.Misconfigured` with everything that is wrong: here what the arguments
+    Raises :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong: here what the arguments
     show, and at first use what only the columns show (unknown names, types, regular expressions).
     """
 
@@ -108,8 +108,8 @@ class Checks:
         """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
 
         ``name`` is what the report and its error call the output. An output without rows fails, unless a
-        ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.core.errors.ConnectorError` when a check
-        cannot be computed at all, and :class:`~connectors.core.errors.Misconfigured` where checks do not fit the columns
+        ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.ground.errors.ConnectorError` when a check
+        cannot be computed at all, and :class:`~connectors.ground.errors.Misconfigured` where checks do not fit the columns
         or Great Expectations is not installed.
         """
         if df.isStreaming:

@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from ..core.batch import Batch, Committable
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Fatal, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
-from ..core.retry import RetrySettings, waits_until
-from ..core.runtime import PLACED_ROWS
 from ..core.sink import FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
+from ..ground.errors import ConnectorError, Fatal, Transient
+from ..ground.retry import RetrySettings, waits_until
+from ..ground.runtime import PLACED_ROWS
 from .library import Carried
 from .measure import Measures, count_commit, counted, measured, sink_meter
 from .query_end import remember

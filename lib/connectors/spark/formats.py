@@ -28,14 +28,14 @@ from pyspark.sql.types import StructType
 
 from ..core.batch import Batch
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..core.ledger import app_query, once_query
 from ..core.metrics import Meter
 from ..core.planning import Offset, Planner
 from ..core.reading import read_slice
-from ..core.runtime import STREAM_SINK, STREAM_SOURCE
 from ..core.sink import Sink
 from ..core.source import Slice, Source
+from ..ground.errors import ConnectorError, Misconfigured, Problem, Transient
+from ..ground.runtime import STREAM_SINK, STREAM_SOURCE
 from .filters import PushedFilters
 from .library import format_bases
 from .session import action_ids, arrow_schema, as_active, require, task_ids

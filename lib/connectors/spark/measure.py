@@ -13,7 +13,7 @@ from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
 from ..core.sink import Sink
 from ..core.source import Source
-from ..core.state import digest
+from ..ground.state import digest
 from .session import observation_is_known, task_ids, task_run
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import Transient
 from ..core.metrics import Meter
 from ..core.sink import QueryRun
+from ..ground.errors import Transient
 from .session import ended, ended_tasks, execution_of, offsets_of, tagged_jobs
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ..core.errors import Misconfigured, MissingFeature, Problem
-from ..core.runtime import Feature, refusal, version_of
+from ..ground.errors import Misconfigured, MissingFeature, Problem
+from ..ground.runtime import Feature, refusal, version_of
 from .submit_file import submit_file
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from ..core.batch import Batch, Committable
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Transient
 from ..core.metrics import Meter
 from ..core.sink import Sink
 from ..core.writing import stage
+from ..ground.errors import ConnectorError, Transient
 from .query_watch import ends_when_silent
 
 _log = logging.getLogger("connectors")

@@ -15,7 +15,6 @@ module                 locations                                                
 :func:`~connectors.storage.location.storage_of` for the storage of a location, and never touches a path itself.
 """
 
-from .. import core as _core  # noqa: F401 - first: it stands on modules of this package, these on its errors
 from .base import Content, Item, Storage, is_hidden
 from .location import check_location, checked_storage, is_local, local_path, storage_of
 

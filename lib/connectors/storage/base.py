@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import pyarrow as pa
 
-from ..core.errors import Transient
+from ..ground.errors import Transient
 
 Content = bytes | BinaryIO
 """The content of a small file as bytes, or of a large one as a file that is open for reading from its beginning."""
@@ -60,7 +60,7 @@ def remove_temporaries(storage: Storage, under: str, older_than: float) -> None:
 class Storage(ABC):
     """A folder in some storage. Names are relative to it, with ``/`` between their parts.
 
-    Every method may raise :class:`~connectors.core.errors.Transient` for an outage, and ``OSError`` for what the storage
+    Every method may raise :class:`~connectors.ground.errors.Transient` for an outage, and ``OSError`` for what the storage
     refuses. Safe to use from several processes at once; an object belongs to one process and its threads.
     """
 
@@ -134,7 +134,7 @@ class Storage(ABC):
         The file's time is then that of its publication, where the storage lets it be.
 
         False if there is no file ``name``: whether it was published before is for the caller to know. Raises
-        :class:`~connectors.core.errors.Fatal` if another file has the final name. Called again after a crash, it carries
+        :class:`~connectors.ground.errors.Fatal` if another file has the final name. Called again after a crash, it carries
         through what it began; ``journal`` is a folder for what it must know then, of the caller's own.
         """
 
@@ -167,7 +167,7 @@ class Storage(ABC):
         """
 
     def check(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.core.errors.Misconfigured` where :meth:`put_if_absent` cannot be had."""
+        """Raises :class:`~connectors.ground.errors.Misconfigured` where :meth:`put_if_absent` cannot be had."""
 
     def names(self, folder: str = "") -> list[str]:
         """The names of the files directly in ``folder``, without hidden ones."""

@@ -27,8 +27,8 @@ from urllib.parse import quote, urlencode, urlparse
 
 import pyarrow as pa
 
-from ..core.clients import client_library
-from ..core.errors import Fatal, Misconfigured, Problem, Transient
+from ..ground.clients import client_library
+from ..ground.errors import Fatal, Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, ranged, remove_temporaries, spooled, temporary_name
 
 HDFS: Final = "hdfs://"

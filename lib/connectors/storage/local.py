@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from ..core.errors import Fatal, Misconfigured, Problem
+from ..ground.errors import Fatal, Misconfigured, Problem
 from . import volumes
 from .base import Content, Item, Storage, remove_temporaries, temporary_name
 

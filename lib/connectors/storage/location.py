@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlparse, urlunparse
 
-from ..core.errors import Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from .base import Storage
 from .hdfs import HDFS, ClientOf
 from .local import LocalStorage

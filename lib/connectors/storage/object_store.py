@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 
-from ..core.errors import ConnectorError, Misconfigured
+from ..ground.errors import ConnectorError, Misconfigured
 from .base import Content, Item, Storage, Upload
 from .service_errors import misconfigured, translated
 
@@ -96,7 +96,7 @@ class ObjectStore(Storage):
     process connects anew: a file system's thread and connections do not survive a fork. Listings are never cached.
 
     A protocol that is not :data:`PROVEN` reads, and refuses :meth:`put_if_absent` and :meth:`publish` by
-    :class:`~connectors.core.errors.Misconfigured`; so do wrong credentials, a bucket that does not exist, and a package
+    :class:`~connectors.ground.errors.Misconfigured`; so do wrong credentials, a bucket that does not exist, and a package
     that is missing. Google's zonal buckets do not answer: they speak gRPC only.
     """
 

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from ..core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ..ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
 from .s3_bucket import AT_ONCE, Bucket, NoSuchUpload, PreconditionFailed, bucket_and_key, endpoint, region
 

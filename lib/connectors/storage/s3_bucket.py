@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlparse
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem, Transient
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem, Transient
 
 AT_ONCE: Final = 16
 """Requests of a publication that are under way at a time."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
+from ..ground.errors import ConnectorError, Misconfigured, Problem, Transient
 
 _OUTAGES: Final = {
     "aiohttp.client_exceptions.ClientError",

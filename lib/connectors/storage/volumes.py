@@ -13,9 +13,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from ..core.clients import client_library
-from ..core.errors import Misconfigured, Problem, Transient
-from ..core.runtime import in_workspace
+from ..ground.clients import client_library
+from ..ground.errors import Misconfigured, Problem, Transient
+from ..ground.runtime import in_workspace
 
 VOLUMES: Final = "/Volumes/"
 

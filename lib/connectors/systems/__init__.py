@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from ..core.errors import Misconfigured, Problem
 from ..core.ledger import LedgerContent
 from ..core.simple import DECLARED
 from ..core.sink import Sink
 from ..core.source import Source
+from ..ground.errors import Misconfigured, Problem
 
 System = tuple["type[Source] | None", "type[Sink] | None"]
 

@@ -13,9 +13,9 @@ import pyarrow.types as types
 
 from ..batching import BatchingSink, BatchingWriter, Failure, FlowLimits, Throttled
 from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
-from ..core.clients import ClientPool, client_library
-from ..core.state import digest, dumps
 from ..formats.documents import documents
+from ..ground.clients import ClientPool, client_library
+from ..ground.state import digest, dumps
 
 AWS_OPTIONS: Final = Options(
     region=Text(None, meaning="default: the environment's"),

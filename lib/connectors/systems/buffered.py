@@ -17,9 +17,9 @@ import pyarrow as pa
 from ..core import REQUIRED, Batch, Committable, Committer, Options, Problem, Sink, SinkWriter, Text
 from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger, LedgerContent
-from ..core.options import Values
 from ..core.sink import RETENTION
 from ..formats.text import json_lines
+from ..ground.options import Values
 from ..storage import is_local, storage_of
 from ..storage.location import without_user
 from .files.committer import begin

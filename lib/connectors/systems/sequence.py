@@ -23,8 +23,8 @@ from ..core import (
     SplitEnumerator,
     SplitReader,
 )
-from ..core.options import Values
 from ..core.planning import even_ranges
+from ..ground.options import Values
 
 _LARGEST: Final = 2**63 - 2  # one below the largest long, so that the end after it is one too
 _BATCH: Final = 100_000

@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ..core.errors import Misconfigured
 from ..core.planning import Planner
 from ..core.reading import read_slice
 from ..core.source import Slice, Source
+from ..ground.errors import Misconfigured
 from .compare import same_records
 from .contexts import SourceContext
 from .faults import Action, FailureInjector, Injected, Point, faulty_source

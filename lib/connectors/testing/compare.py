@@ -6,7 +6,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.state import dumps
+from ..ground.state import dumps
 
 _SHOWN = 5
 

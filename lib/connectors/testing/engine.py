@@ -27,8 +27,8 @@ from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.sink import Sink
 from ..core.source import Slice, Source
-from ..core.state import digest, dumps, loads
 from ..core.writing import stage
+from ..ground.state import digest, dumps, loads
 from ..storage.local import LocalStorage
 from .faults import FailureInjector, Point
 

@@ -24,10 +24,10 @@ import pyarrow as pa
 from ..core.batch import Batch, Committable
 from ..core.epoch_source import EpochLogSource, EpochSource
 from ..core.epochs import EpochLog, Receiver
-from ..core.errors import Transient
 from ..core.ledger import OWNER, Ledger
 from ..core.sink import Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
 from ..core.source import Source, Split, SplitReader
+from ..ground.errors import Transient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

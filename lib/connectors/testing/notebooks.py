@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..core.errors import Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from ..workbench.settings import library
 from ..workbench.shim import DbUtils, NotebookExit
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Options, Text
 from ..core.cursor_source import CursorSource, Discovery
 from ..core.cursors import Cursor, Page
-from ..core.errors import DataLoss
+from ..ground.errors import DataLoss
 from .sqlite_file import transaction
 
 _TABLES: Final = """

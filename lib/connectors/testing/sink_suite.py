@@ -20,10 +20,10 @@ import pytest
 
 from ..core.batch import Batch, Committable
 from ..core.commit import Commit
-from ..core.errors import CommitRefused, Fatal
 from ..core.ledger import app_query, once_query
 from ..core.sink import Guarantee, Sink
 from ..core.writing import stage
+from ..ground.errors import CommitRefused, Fatal
 from .compare import same_records
 from .contexts import SinkContext, open_context
 from .engine import Checkpoint, Convert, Engine

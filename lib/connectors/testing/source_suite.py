@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 import pytest
 
 from ..core.epoch_source import EpochLogSource
-from ..core.errors import DataLoss
 from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.source import UNLIMITED, ReadLimit, Slice, Source
-from ..core.state import dumps
+from ..ground.errors import DataLoss
+from ..ground.state import dumps
 from .compare import same_order, same_records
 from .contexts import SourceContext, open_context
 from .faults import Action, FailureInjector, Injected, Point, faulty_source

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.runtime import in_workspace
+from connectors.ground.runtime import in_workspace
 from connectors.spark.session import activate, pages_of
 
 from .cell_errors import show_messages

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from connectors.core.messages import cell_lines, own_message
+from connectors.ground.messages import cell_lines, own_message
 from connectors.spark.session import errors_of_spark
 
 from .shim import NotebookExit

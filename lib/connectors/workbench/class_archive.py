@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from ..core.cache_folder import cache
+from ..ground.cache_folder import cache
 from ..jvm.java import use_java
 from .home import spark_home
 from .settings import python_path

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from connectors.core.cache_folder import cache
-from connectors.core.errors import ConnectorError, Misconfigured
+from connectors.ground.cache_folder import cache
+from connectors.ground.errors import ConnectorError, Misconfigured
 from connectors.jvm import java
 from connectors.storage import checked_storage
 

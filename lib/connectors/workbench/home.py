@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from connectors.core.cache_folder import cache
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.cache_folder import cache
+from connectors.ground.errors import Misconfigured, Problem
 
 _OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")
 

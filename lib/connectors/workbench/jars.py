@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from ..core.cache_folder import cache
-from ..core.errors import Misconfigured, Problem
-from ..core.options import masked
+from ..ground.cache_folder import cache
+from ..ground.errors import Misconfigured, Problem
+from ..ground.options import masked
 from .settings import library
 
 _RESOLVE: Final = """

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..core.errors import Misconfigured, Problem
-from ..core.runtime import in_workspace
+from ..ground.errors import Misconfigured, Problem
+from ..ground.runtime import in_workspace
 
 VOLUMES = "/Volumes/"
 _MARK: Final = ".made-by-a-notebook"

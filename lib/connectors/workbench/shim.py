@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 
-from ..core.secrets import SecretMissing, secret, variable_of
+from ..ground.secrets import SecretMissing, secret, variable_of
 
 ROWS: Final = 100
 """Rows of a table that are shown when the caller does not say."""

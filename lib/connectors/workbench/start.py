@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.errors import Misconfigured, Problem
-from connectors.core.runtime import LIBRARY, in_workspace
+from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.runtime import LIBRARY, in_workspace
 from connectors.jvm.java import use_java
 from connectors.metrics.log import query_log
 from connectors.spark.session import active_session, classic_is_running, is_connect, launch_java, require

@@ -1,6 +1,6 @@
 """Whether the compute that a job pins for a task has the Spark that the task's notebook needs.
 
-The table of environments and runtimes is in :mod:`connectors.core.runtime`. The local runner does not ask: it has a Spark of
+The table of environments and runtimes is in :mod:`connectors.ground.runtime`. The local runner does not ask: it has a Spark of
 its own.
 """
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from connectors.core.runtime import ENVIRONMENTS, RUNTIMES, Feature, Version, compute_for, dotted, spark_of
+from connectors.ground.runtime import ENVIRONMENTS, RUNTIMES, Feature, Version, compute_for, dotted, spark_of
 
 from .configuration import Config, Findings, tasks_in
 from .model import FOR_EACH, Job

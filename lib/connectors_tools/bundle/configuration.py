@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import yaml
 
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, Problem
 
 
 @dataclass

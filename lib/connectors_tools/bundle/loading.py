@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, Problem
 
 from . import model
 from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, jobs_in, read

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from connectors.core.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Feature
+from connectors.ground.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Feature
 
 _FORMATS: Final = "connectors."
 _STREAMS: Final = {"readStream": STREAM_SOURCE, "writeStream": STREAM_SINK}

@@ -33,7 +33,7 @@ def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None
 
     Stops at the first job that fails: its notebooks stay as they are, and what it has run stays in a temporary folder.
     Paths of this machine are left out of the outputs.
-    Raises :class:`~connectors.core.errors.Misconfigured` as :func:`run_job` does.
+    Raises :class:`~connectors.ground.errors.Misconfigured` as :func:`run_job` does.
     """
     stored: list[Path] = []
     for key in jobs:

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final, TextIO
 
-from connectors.core.errors import Misconfigured, Problem
-from connectors.core.messages import own_message, without_stacks, worker_message
+from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.messages import own_message, without_stacks, worker_message
 
 from .execution import CellFailure
 from .live import Activity, LiveLine, RepeatedLine, Standings

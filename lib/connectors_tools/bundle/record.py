@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.dead_letters import letters_in
-from connectors.core.options import masked
+from connectors.ground.options import masked
 from connectors.metrics.frame import abouts_of
 from connectors.metrics.history import QueryHistory
 from connectors.quality.report import Report, observed_reports

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from connectors.core.messages import is_permanent
+from connectors.ground.messages import is_permanent
 from connectors.workbench.shim import LARGEST_TASK_VALUE, DbUtils, display, display_html
 
 from .checks import check_job, check_only, job_run_by

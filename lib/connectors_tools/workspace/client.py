@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.clients import client_library
-from connectors.core.errors import ConnectorError, Misconfigured, Problem
+from connectors.ground.clients import client_library
+from connectors.ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient

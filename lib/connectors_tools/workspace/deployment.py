@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, Problem
 
 from ..bundle import Bundle, validate
 from ..bundle.configuration import Config

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from connectors.core.runtime import dotted, version_of
+from connectors.ground.runtime import dotted, version_of
 from connectors.workbench.doctor import Finding
 
 from ..bundle import Findings, validate

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.options import masked
+from connectors.ground.options import masked
 
 from ..bundle import Reporter, State, check_job, check_only
 from ..bundle.model import GOOD, KINDS, Job

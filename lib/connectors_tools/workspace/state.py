@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.errors import Misconfigured, Problem, StateError
+from connectors.ground.errors import Misconfigured, Problem, StateError
 
 from .client import refusals, write_file
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.core.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, Problem
 
 from ..bundle import Bundle, Findings, load
 from .client import connect, refusals, user_of

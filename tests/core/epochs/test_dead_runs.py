@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Fatal, Transient
 from connectors.core.planning import INITIAL
+from connectors.ground.errors import Fatal, Transient
 from connectors.testing.queue_double import DoubleReceiver
 from connectors.testing.source_suite import SourceQuery
 from connectors.testing.sqlite_file import transaction

@@ -11,8 +11,8 @@ import pytest
 
 from connectors.core.epoch_reader import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, EpochLog
-from connectors.core.errors import StateError, Transient
 from connectors.core.planning import INITIAL, Planner, reader_share
+from connectors.ground.errors import StateError, Transient
 from connectors.testing import QueueSuite
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource

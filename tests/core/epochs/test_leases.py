@@ -14,9 +14,9 @@ import pytest
 
 from connectors.core import metrics
 from connectors.core.epochs import HISTORY, EpochLog
-from connectors.core.errors import Transient
 from connectors.core.leases import EpochLeases
 from connectors.core.planning import source_id
+from connectors.ground.errors import Transient
 from connectors.testing.queue_double import DoubleReceiver
 from connectors.testing.source_suite import SourceQuery
 from tests.core.epochs.queries import hide, log_of, values

@@ -14,8 +14,8 @@ import pytest
 from connectors.core import Misconfigured
 from connectors.core.epoch_reader import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
-from connectors.core.errors import StateError
 from connectors.core.planning import INITIAL, Planner
+from connectors.ground.errors import StateError
 from connectors.storage import storage_of
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery

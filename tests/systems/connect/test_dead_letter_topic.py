@@ -15,8 +15,8 @@ from confluent_kafka import Consumer
 from connectors.connect.host import DeadLetter
 from connectors.core import Batch
 from connectors.core.commit import Commit
-from connectors.core.errors import Fatal, Transient
 from connectors.core.writing import stage
+from connectors.ground.errors import Fatal, Transient
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.dead_letter_topic import DeadLetterTopic
 from connectors.testing.servers import KafkaServer

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from connectors.connect.host import SOURCE_COLUMNS
-from connectors.core.errors import Fatal
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
+from connectors.ground.errors import Fatal
 from connectors.systems.connect import ConnectSource
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties

@@ -13,9 +13,9 @@ import pytest
 from connectors.connect import RecordConverter, Schema
 from connectors.connect.python_host import PythonSourceHost
 from connectors.core.epochs import EpochLog
-from connectors.core.errors import Fatal, Misconfigured, Poison, StateError
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
+from connectors.ground.errors import Fatal, Misconfigured, Poison, StateError
 from connectors.systems.connect import ConnectSource
 from tests.connect.database import DATABASES, Database, TablesConnector
 

@@ -16,8 +16,8 @@ import pytest
 
 from connectors.core import Batch, Entry, Fatal, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
-from connectors.core.state import dumps
 from connectors.core.writing import stage
+from connectors.ground.state import dumps
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.testing.contexts import open_context
 from connectors.testing.servers.fault_proxy import Reply, Seen

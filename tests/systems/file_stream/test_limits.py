@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.core.planning import INITIAL
-from connectors.core.state import dumps
+from connectors.ground.state import dumps
 from connectors.systems.file_stream import source
 
 from .following import Query, append

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.core import ReadLimit
 from connectors.core.planning import INITIAL
-from connectors.core.state import dumps
+from connectors.ground.state import dumps
 
 from .following import append
 

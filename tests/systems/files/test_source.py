@@ -23,8 +23,8 @@ from connectors.core.commit import Commit
 from connectors.core.planning import Offset, Planner
 from connectors.core.progress import unpacked
 from connectors.core.reading import read_slice
-from connectors.core.state import dumps
 from connectors.core.writing import stage
+from connectors.ground.state import dumps
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
 from connectors.systems.files.rolling import seal_folder

@@ -12,7 +12,7 @@ import adbc_driver_postgresql.dbapi  # noqa: F401 - before the suites fork, so t
 import pytest
 
 from connectors.core import Guarantee
-from connectors.core.state import digest
+from connectors.ground.state import digest
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
 from connectors.testing import SinkContext

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Misconfigured
 from connectors.core.planning import Offset
+from connectors.ground.errors import Misconfigured
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.incremental.keys import Keys

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Misconfigured
+from connectors.ground.errors import Misconfigured
 from connectors.systems.jdbc import fan_out
 from connectors.testing.spark_suites import SparkSourceSuite
 

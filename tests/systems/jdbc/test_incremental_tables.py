@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from connectors.core.errors import Fatal, Misconfigured, StateError
 from connectors.core.planning import Offset
+from connectors.ground.errors import Fatal, Misconfigured, StateError
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table, dialect_of, parse
 from connectors.systems.jdbc.incremental.tables import CatalogTable, keys_of

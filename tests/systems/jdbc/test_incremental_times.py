@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core.errors import Fatal, Misconfigured, StateError
 from connectors.core.planning import Offset
 from connectors.core.progress import unpacked
+from connectors.ground.errors import Fatal, Misconfigured, StateError
 from connectors.systems.jdbc.incremental.keys import UTC
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.source_suite import SourceQuery

@@ -12,9 +12,9 @@ import pytest
 
 from connectors.core import Batch, Committable, Poison, Sink, SinkWriter
 from connectors.core.commit import Commit
-from connectors.core.errors import CommitRefused
 from connectors.core.ledger import Entry, Verdict
 from connectors.core.writing import stage
+from connectors.ground.errors import CommitRefused
 from connectors.systems.jdbc import DatabaseCommitter
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table

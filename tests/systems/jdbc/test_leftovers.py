@@ -16,8 +16,8 @@ import pytest
 from connectors.core import Batch, CommitRefused, DataLoss, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, Verdict
-from connectors.core.state import digest
 from connectors.core.writing import stage
+from connectors.ground.state import digest
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import PreparedTransactions

@@ -15,8 +15,8 @@ import connectors
 from connectors.core import Batch, Guarantee, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, once_query
-from connectors.core.options import Options
 from connectors.core.writing import stage
+from connectors.ground.options import Options
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.dialects import DatabaseAddress, Table, parse
 from connectors.systems.jdbc.dialects.postgresql import PostgreSql

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import connectors
-from connectors.core.errors import Misconfigured
 from connectors.core.planning import Offset
+from connectors.ground.errors import Misconfigured
 from connectors.systems.jdbc import JdbcSink, JdbcSource, register_dialect
 from connectors.systems.jdbc.dialects import DIALECTS, Dialect, PostgreSql, Sqlite
 from connectors.testing.servers import HOST, PostgresServer

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured, Transient
-from connectors.core.errors import ConnectorError, Fatal
+from connectors.ground.errors import ConnectorError, Fatal
 from connectors.systems.jdbc import JdbcSource
 from connectors.testing import FailureInjector, same_records
 from connectors.testing.faults import Action, Injected, Point, faulty_source

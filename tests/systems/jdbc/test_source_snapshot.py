@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Fatal
 from connectors.core.source import Slice
+from connectors.ground.errors import Fatal
 from connectors.systems.jdbc import snapshot
 from connectors.testing.servers import PostgresServer
 

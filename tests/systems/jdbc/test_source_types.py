@@ -17,10 +17,10 @@ import pytest
 
 from connectors.core import Batch, Fatal
 from connectors.core.commit import Commit
-from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
-from connectors.core.time_zones import region_problem
 from connectors.core.writing import stage
+from connectors.ground.errors import ConnectorError
+from connectors.ground.time_zones import region_problem
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.rows import as_arrow, cast_values, rows_for
 from connectors.testing import same_records

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from connectors.core import Batch
 from connectors.core.batch import Committable
-from connectors.core.errors import Problem
 from connectors.core.ledger import Entry
-from connectors.core.options import Values
+from connectors.ground.errors import Problem
+from connectors.ground.options import Values
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka.committer import KafkaCommitter
 from connectors.systems.kafka.producer import StagingWriter

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, app_query
-from connectors.core.retry import RetrySettings
+from connectors.ground.retry import RetrySettings
 from connectors.systems import ledgers_in
 from connectors.systems.kafka import ledger
 from connectors.systems.kafka import session as sessions

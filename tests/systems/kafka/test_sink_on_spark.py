@@ -133,7 +133,7 @@ def test_what_a_task_refuses_reaches_the_user_without_a_traceback(spark: Any, tm
     target = AtLeastOnceContext(tmp_path / "target")
     columns = ["CAST(value AS string) AS value", "9 AS partition"]
     message = _refusal(spark, tmp_path, columns, **target.options())
-    assert "connectors.core.errors.Poison: connectors.kafka, batch 0" in message
+    assert "connectors.ground.errors.Poison: connectors.kafka, batch 0" in message
     assert "no partition 9" in message
     assert "Traceback" not in message
 

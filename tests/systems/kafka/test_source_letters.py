@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core.planning import INITIAL
-from connectors.core.retry import RetryObserver, observed_retries
+from connectors.ground.retry import RetryObserver, observed_retries
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic

@@ -14,7 +14,7 @@ import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
 from connectors.core.epochs import HISTORY
-from connectors.core.errors import DataLoss
+from connectors.ground.errors import DataLoss
 from connectors.systems.redis import RedisSource
 from connectors.systems.redis.connection import RedisClient
 from connectors.systems.redis.source import RedisReceiver

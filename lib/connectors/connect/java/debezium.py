@@ -9,8 +9,8 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from ...core.errors import Fatal, Transient
-from ...core.state import digest
+from ...ground.errors import Fatal, Transient
+from ...ground.state import digest
 from ..common_settings import names
 from ..host import HEADERS, Groups
 from .failures import failure_of

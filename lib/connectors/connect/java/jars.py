@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from ...core.errors import Misconfigured, Problem
+from ...ground.errors import Misconfigured, Problem
 from ...jvm.maven import Unresolved, class_path
 
 CONNECT: Final = "4.3.1"

@@ -22,8 +22,8 @@ from functools import cached_property
 from importlib.resources import files
 from typing import Any, Final
 
-from ...core.errors import Transient
-from ...core.options import masker
+from ...ground.errors import Transient
+from ...ground.options import masker
 from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
 from .jars import named_classes

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from ...core.errors import Fatal, Problem, Transient
+from ...ground.errors import Fatal, Problem, Transient
 from ..common_settings import check_task_count
 from ..errors import ConnectException
 from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, rewind_error, unacknowledged_error

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.errors import Transient
+from ...ground.errors import Transient
 from ..arrow_data import cast_to, schema_of
 from ..errors import ConnectException
 from ..host import HEADERS

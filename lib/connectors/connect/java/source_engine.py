@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from ...core.errors import Fatal
 from ...core.source import ReadLimit
-from ...core.state import dumps
+from ...ground.errors import Fatal
+from ...ground.state import dumps
 from ..common_settings import check_task_count
 from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, merged
 from .debezium import LOSS_WAY_OUT, groups_of, is_behind, marked_again, offset_store, source_log

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
+from ...ground.errors import Fatal, Problem
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
 from .debezium import refuse_slot, slot_of, with_defaults

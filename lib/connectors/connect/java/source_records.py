@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from ...core.state import dumps
+from ...ground.state import dumps
 from ..host import HEADERS, SOURCE_COLUMNS, DeadLetter
 from ..tolerance import ERRORS
 from .failures import JavaFailure, failure

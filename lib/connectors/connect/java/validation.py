@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from ...core.cache_folder import cache
-from ...core.errors import Misconfigured, Problem
-from ...core.options import masked
+from ...ground.cache_folder import cache
+from ...ground.errors import Misconfigured, Problem
+from ...ground.options import masked
 from ..common_settings import common_problems, names, note_without_effect
 from ..host import ConnectorSettings
 from .failures import failure_of

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...core import Choice, Duration, Fatal, Misconfigured, Names, Options, Problem, Text, Transient, Values
-from ...core.clients import ClientPool, client_library
-from ...core.state import digest, dumps
+from ...ground.clients import ClientPool, client_library
+from ...ground.state import digest, dumps
 from .pages import Page, page_handler
 
 NAME: Final = "connectors.cassandra"

@@ -118,7 +118,7 @@ class ColumnDecoder:
         self._decode = decoder(kind)
 
     def __call__(self, cells: Cells) -> pa.Array:
-        """Raises :class:`~connectors.core.errors.Fatal` for a value that the asked type does not have."""
+        """Raises :class:`~connectors.ground.errors.Fatal` for a value that the asked type does not have."""
         try:
             return self._cast(self._natural_values(cells))
         except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ...core.clients import client_library
 from ...core.planning import Planner
+from ...ground.clients import client_library
 from .connection import NAME
 from .ring import Ring, TokenRange, ranges, ring_of
 from .source import CassandraSource

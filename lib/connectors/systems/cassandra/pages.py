@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 _INSTALL: Final = "cassandra-driver"
 _INT: Final = struct.Struct(">i")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core import Fatal, Split
-from ...core.errors import ConnectorError
 from ...core.planning import split_count
+from ...ground.errors import ConnectorError
 from .connection import CassandraClient
 
 _log = logging.getLogger("connectors")

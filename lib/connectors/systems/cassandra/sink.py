@@ -25,7 +25,7 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.retry import Contact, RetrySettings
+from ...ground.retry import Contact, RetrySettings
 from .connection import CONNECTION, check_connection, give_back, shared_client, take_client
 from .writing import Group, Statements, Write
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...connect.dead_letters import context_headers
 from ...connect.host import DeadLetter, LetterBox
-from ...core.clients import client_library
-from ...core.errors import Fatal, Transient
+from ...ground.clients import client_library
+from ...ground.errors import Fatal, Transient
 
 _INSTALL = "'confluent-kafka>=2.6'"
 _SECONDS = 60.0

@@ -12,7 +12,7 @@ from ...connect.dead_letters import letter_fields
 from ...connect.host import DeadLetter, LetterBox
 from ...core import Batch
 from ...core.dead_letters import LetterFile, letters_in
-from ...core.state import digest
+from ...ground.state import digest
 from ...storage.base import Storage
 
 

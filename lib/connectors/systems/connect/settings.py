@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ...connect.host import ConnectorSettings
 from ...core import REQUIRED, Int, Json, Names, Options, Problem, Text
-from ...core.options import Duration, Values
+from ...ground.options import Duration, Values
 from ...storage.location import check_location
 
 CONNECT_OPTIONS: Final = Options(

@@ -15,11 +15,11 @@ from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter
 from ...connect.hosts import sink_host
 from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
-from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
-from ...core.errors import Fatal
-from ...core.options import Choice, Json, Values
-from ...core.state import digest, dumps
+from ...ground.clients import ClientPool
+from ...ground.errors import Fatal
+from ...ground.options import Choice, Json, Values
+from ...ground.state import digest, dumps
 from ...storage.base import Storage
 from ...storage.location import storage_of
 from .dead_letter_topic import DeadLetterTopic

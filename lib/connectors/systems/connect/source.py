@@ -33,11 +33,11 @@ from ...core import (
 from ...core.dead_letters import LetterFile
 from ...core.epoch_source import EpochLogEnumerator, EpochLogSource
 from ...core.epochs import EpochLog
-from ...core.errors import ConnectorError, Fatal, Transient
-from ...core.options import Values
 from ...core.planning import even_ranges
 from ...core.progress import PartitionProgress
-from ...core.state import digest, dumps, versioned
+from ...ground.errors import ConnectorError, Fatal, Transient
+from ...ground.options import Values
+from ...ground.state import digest, dumps, versioned
 from ...storage.base import Storage
 from ...storage.location import storage_of
 from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of

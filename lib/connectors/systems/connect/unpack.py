@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from ...connect.host import SOURCE_COLUMNS, ConnectorSettings
 from ...core import Poison, Problem, RecordEmitter, Split
-from ...core.options import Values
 from ...formats import JsonFormat
 from ...formats.schema_text import wrong_columns
+from ...ground.options import Values
 
 UNPACKED: Final = pa.schema(
     [SOURCE_COLUMNS.field("value"), SOURCE_COLUMNS.field("sourcePartition"), SOURCE_COLUMNS.field("sourceOffset")]

@@ -28,8 +28,8 @@ from ...core import (
     Text,
 )
 from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, is_stream
-from ...core.options import Json, Values
 from ...formats.base import quoted
+from ...ground.options import Json, Values
 from ...storage.location import check_location, storage_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core.errors import Fatal
+from ...ground.errors import Fatal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

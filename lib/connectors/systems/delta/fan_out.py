@@ -31,9 +31,9 @@ from ...core import (
     Text,
 )
 from ...core.ledger import Entry
-from ...core.options import Values
-from ...core.state import digest
 from ...formats.base import quoted
+from ...ground.options import Values
+from ...ground.state import digest
 from . import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns, same_key
 from .column_types import fitted, united_types, widen
 

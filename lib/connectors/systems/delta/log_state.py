@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from ...core import StateError
-from ...core.state import dumps, loads, versioned
+from ...ground.state import dumps, loads, versioned
 from .change_log import NAME
 from .positions import ARRIVAL, ORDINAL_LENGTH, PLACE_LENGTH
 

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry
-from ...core.options import Values
-from ...core.state import digest
 from ...formats.base import quoted
+from ...ground.options import Values
+from ...ground.state import digest
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (

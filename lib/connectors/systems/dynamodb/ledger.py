@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ...core import Entry, Fatal
 from ...core.ledger import OWNER, Ledger, LedgerContent, is_once, is_stream
-from ...core.state import dumps, loads
+from ...ground.state import dumps, loads
 from ..aws import AwsClient
 
 OpenClient = Callable[[], AbstractContextManager[AwsClient]]

@@ -19,8 +19,8 @@ import pyarrow as pa
 from ...batching import Throttled
 from ...core import Batch, Committable, Committer, Fatal, Poison, SinkWriter, Transient
 from ...core.folder import SinkFolder
-from ...core.retry import RetrySettings
 from ...core.writing import ArrowStage
+from ...ground.retry import RetrySettings
 from ..aws import AwsClient
 from .items import size_of
 from .ledger import ItemLedger

@@ -75,7 +75,7 @@ class RowWriter:
         self._key, self._version, self._delete = tuple(key), values["orderColumn"], values["deleteColumn"]
 
     def writes(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
-        """What becomes of each row; a :class:`~connectors.core.errors.Poison` of a bad one."""
+        """What becomes of each row; a :class:`~connectors.ground.errors.Poison` of a bad one."""
         deletes = [False] * rows.num_rows
         if self._delete is not None:
             deletes = [bool(value) for value in rows.column(self._delete).to_pylist()]

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from ...batching import Throttled
 from ...core import REQUIRED, Fatal, Names, Options, Poison, Problem, Text, Transient, Values
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 CONNECTION = Options(
     {

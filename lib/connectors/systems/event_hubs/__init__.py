@@ -9,10 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ...core.batch import Batch
-from ...core.errors import Misconfigured, Problem
-from ...core.options import Values
 from ...core.sink import Guarantee, Sink, SinkWriter
 from ...core.source import Source
+from ...ground.errors import Misconfigured, Problem
+from ...ground.options import Values
 from ..kafka.cluster import Cluster
 from ..kafka.committer import KafkaCommitter
 from ..kafka.sink import KafkaSink

@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from ...core.errors import Misconfigured, Problem, Transient
-from ...core.options import REQUIRED, Option, Options, Text, Values, masker
-from ...core.secrets import filled
+from ...ground.errors import Misconfigured, Problem, Transient
+from ...ground.options import REQUIRED, Option, Options, Text, Values, masker
+from ...ground.secrets import filled
 from ..kafka.config import connection_config
 from ..kafka.errors import ClientReports, client, error_name
 

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
 from ...core.dead_letters import Rejects
-from ...core.options import Values
 from ...core.sink import RETENTION
+from ...ground.options import Values
 from ...storage.location import is_local, without_user
 from ..files import FilesSink
 from ..files.writer import FilesWriter

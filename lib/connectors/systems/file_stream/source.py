@@ -28,10 +28,10 @@ from ...core import (
     SplitReader,
     Text,
 )
-from ...core.options import Values
 from ...core.planning import fair_shares
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
+from ...ground.options import Values
 from ...storage.location import is_local, local_path, without_user
 from .lines import first_line_end, first_lines, last_line_end, read_lines
 from .tail import FileState, FollowedFile, TailHead, holds, listing, locate, look, mark_of, opened, rotation_form

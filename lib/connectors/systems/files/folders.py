@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...core import Fatal, Misconfigured, Problem
-from ...core.options import Values
-from ...core.time_zones import UTC, zone_problem
+from ...ground.options import Values
+from ...ground.time_zones import UTC, zone_problem
 
 FORMATS: Final = ("parquet", "json", "csv", "text", "avro", "orc")
 LONGEST_NAME: Final = 255

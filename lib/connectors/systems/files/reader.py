@@ -11,11 +11,11 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
-from ...core.clients import client_library
 from ...formats import JsonFormat, sql_type
 from ...formats.avro import AvroSchema
 from ...formats.avro_writer import INSTALL
 from ...formats.base import quoted
+from ...ground.clients import client_library
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ROWS, _BLOCK = 16_384, 1 << 20

@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 from ...core import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry
-from ...core.options import Values
-from ...core.secrets import filled
 from ...core.sink import QueryRun
-from ...core.state import digest
+from ...ground.options import Values
+from ...ground.secrets import filled
+from ...ground.state import digest
 from ...storage import checked_storage
 from .join import join, joinable
 

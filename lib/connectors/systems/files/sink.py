@@ -28,8 +28,8 @@ from ...core import (
 )
 from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger, LedgerContent
-from ...core.options import Values
 from ...core.sink import RETENTION, QueryRun
+from ...ground.options import Values
 from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
 from ...storage.location import S3, without_user

@@ -36,8 +36,8 @@ from ...core import (
     Text,
     Transient,
 )
-from ...core.options import Values
-from ...core.state import digest
+from ...ground.options import Values
+from ...ground.state import digest
 from ...storage import check_location, is_hidden, is_local, local_path, storage_of
 from ...storage.location import without_user
 from .folders import FORMATS, NULL

@@ -109,7 +109,7 @@ class FormatWriter(Protocol):
 def target_folders(sink: FilesSink, schema: pa.Schema) -> Folders | None:
     """The folders for rows of ``schema``, if they are divided.
 
-    Raises :class:`~connectors.core.errors.Misconfigured` for columns that Python cannot write.
+    Raises :class:`~connectors.ground.errors.Misconfigured` for columns that Python cannot write.
     """
     divided = sink.values["bucket"] or sink.values["partitionBy"]
     folders = Folders(f"connectors.{sink.name}", sink.values, schema) if divided else None

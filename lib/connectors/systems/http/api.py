@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from ...core import REQUIRED, Choice, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text, Values
-from ...core.options import duration
+from ...ground.options import duration
 from .client import CONNECTOR, shown
 from .paging import KINDS, PAGING, Paging
 from .paths import is_absent, is_path, searched
@@ -153,7 +153,7 @@ def _names_in(body: Any) -> str:
 
 
 def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
-    """The resources of an API by their names. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
+    """The resources of an API by their names. Raises :class:`~connectors.ground.errors.Misconfigured` with every problem."""
     problems: list[Problem] = []
     api = _parsed(_API, config, "config", problems)
     by_name: dict[str, Resource] = {}

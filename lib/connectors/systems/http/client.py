@@ -31,7 +31,7 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 CONNECTOR: Final = "connectors.http"
 CONNECTION: Final = Options(

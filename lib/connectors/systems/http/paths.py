@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from ...core import Fatal
-from ...core.clients import client_library
+from ...ground.clients import client_library
 from .client import CONNECTOR
 
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from ...batching import BatchingSink, BatchingWriter, Failure, FlowLimits, batching_options
 from ...core import REQUIRED, Batch, Choice, Fatal, FrameSink, Guarantee, Int, Options, Poison, Problem, Text, Values
-from ...core.state import digest
 from ...formats.documents import documents
 from ...formats.templates import filled, is_template, template_columns
+from ...ground.state import digest
 from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, refusal, shown, statuses
 
 if TYPE_CHECKING:

@@ -32,11 +32,11 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.cache_folder import is_told
-from ...core.clients import client_library
-from ...core.retry import Contact, RetrySettings
-from ...core.state import digest
 from ...formats.json import columns_of, parsed, reader
+from ...ground.cache_folder import is_told
+from ...ground.clients import client_library
+from ...ground.retry import Contact, RetrySettings
+from ...ground.state import digest
 from .api import Call, Resource, resources
 from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, check_http, refusal, shown, statuses
 from .paths import searched

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...core import Fatal
-from ...core.options import duration
-from ...core.state import dumps
+from ...ground.options import duration
+from ...ground.state import dumps
 from .api import Incremental, Resource
 from .paths import searched
 

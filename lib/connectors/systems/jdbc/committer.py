@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from ...core.batch import Batch, Committable
 from ...core.dead_letters import Rejects
-from ...core.errors import Fatal, Poison, Problem, Transient
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry, already_committed, is_once
 from ...core.sink import GlobalCommitter
 from ...core.writing import ArrowStage
+from ...ground.errors import Fatal, Poison, Problem, Transient
 from .connection import Connection, naming_holders, pooled_connection
 from .ledger import LEDGER, TableLedger, pending, with_pending
 from .prepared import PreparedTransactions, lock_name

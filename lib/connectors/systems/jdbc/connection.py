@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.clients import ClientPool
-from ...core.errors import ConnectorError, Poison, Transient
+from ...ground.clients import ClientPool
+from ...ground.errors import ConnectorError, Poison, Transient
 
 if TYPE_CHECKING:
     from .dialects import Dialect, Table
@@ -58,9 +58,9 @@ def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") ->
 class Connection:
     """A driver's connection in autocommit mode; :meth:`transaction` is explicit.
 
-    It raises :class:`~connectors.core.errors.Transient` for an outage, a lost connection or a deadlock, its subclass
-    :class:`LockTimeout` for a lock that another session keeps, :class:`~connectors.core.errors.Poison` for a row that the
-    database refuses, and :class:`~connectors.core.errors.Fatal` for anything else.
+    It raises :class:`~connectors.ground.errors.Transient` for an outage, a lost connection or a deadlock, its subclass
+    :class:`LockTimeout` for a lock that another session keeps, :class:`~connectors.ground.errors.Poison` for a row that the
+    database refuses, and :class:`~connectors.ground.errors.Fatal` for anything else.
     """
 
     def __init__(self, dialect: Dialect, raw: Any) -> None:

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from ...core.batch import Committable
 from ...core.dead_letters import Rejects
-from ...core.errors import Poison, Problem
-from ...core.options import Values
-from ...core.retry import RetrySettings
 from ...core.sink import SinkWriter
+from ...ground.errors import Poison, Problem
+from ...ground.options import Values
+from ...ground.retry import RetrySettings
 from .column_types import with_json_text
 from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.batch import Committable
-from ...core.errors import ConnectorError, Poison
 from ...core.ledger import OWNER, Entry, LedgerContent, already_committed, belongs_to, check_claim, is_once, is_stream
 from ...core.sink import GlobalCommitter
-from ...core.state import dumps, loads
+from ...ground.errors import ConnectorError, Poison
+from ...ground.state import dumps, loads
 from .connection import Connection, pooled_connection
 from .dialects import Dialect, Table, dialect_of, parse
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ...core.clients import ClientPool
-from ...core.errors import Transient
+from ...ground.clients import ClientPool
+from ...ground.errors import Transient
 from .column_types import as_python
 from .connection import Connection
 from .dialects import Dialect, Table

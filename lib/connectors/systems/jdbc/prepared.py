@@ -16,8 +16,8 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 
 from ...core.batch import Batch
-from ...core.errors import DataLoss, Fatal
-from ...core.state import digest
+from ...ground.errors import DataLoss, Fatal
+from ...ground.state import digest
 from .connection import Connection
 from .dialects import Dialect, Table
 from .ledger import exists, make_table

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ...core.errors import Fatal, Misconfigured, Problem
-from ...core.options import Values
 from ...core.planning import split_count
 from ...core.source import Split
+from ...ground.errors import Fatal, Misconfigured, Problem
+from ...ground.options import Values
 from .connection import Connection
 from .dialects import Column, Dialect
 from .selection import NAME, Clause, Selection, Value

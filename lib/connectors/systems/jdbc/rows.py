@@ -23,10 +23,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.errors import Misconfigured, Poison, Problem
-from ...core.time_zones import region_problem
 from ...formats.base import quoted, sql_type
 from ...formats.json import parsed, reader
+from ...ground.errors import Misconfigured, Poison, Problem
+from ...ground.time_zones import region_problem
 from .column_types import is_json, unix_scale
 from .connection import Connection
 from .dialects import Column, Dialect

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core.errors import Fatal, Misconfigured, Poison, Problem
-from ...core.options import Values
+from ...ground.errors import Fatal, Misconfigured, Poison, Problem
+from ...ground.options import Values
 from .connection import Connection
 from .dialects import Column, Dialect, Table
 from .target import column_called, table_of

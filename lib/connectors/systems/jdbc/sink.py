@@ -27,8 +27,8 @@ from ...core import (
 )
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
-from ...core.options import Values
 from ...core.sink import RETENTION
+from ...ground.options import Values
 from ...storage import storage_of
 from .committer import JdbcCommitter
 from .connection import Connection, pooled_connection

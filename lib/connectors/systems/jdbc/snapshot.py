@@ -22,8 +22,8 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
-from ...core.errors import ConnectorError, Fatal
-from ...core.state import digest
+from ...ground.errors import ConnectorError, Fatal
+from ...ground.state import digest
 from .connection import Connection
 from .dialects.postgresql import PostgreSql
 

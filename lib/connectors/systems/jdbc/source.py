@@ -26,10 +26,10 @@ from ...core import (
     SplitReader,
     Text,
 )
-from ...core.errors import Fatal
-from ...core.options import Values
 from ...core.source import Position, ReadLimit, Slice
-from ...core.time_zones import region_problem
+from ...ground.errors import Fatal
+from ...ground.options import Values
+from ...ground.time_zones import region_problem
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.enumerator import StreamEnumerator
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables

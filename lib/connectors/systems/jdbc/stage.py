@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ...core.batch import Batch
-from ...core.errors import Fatal, Poison, Transient
-from ...core.state import digest
+from ...ground.errors import Fatal, Poison, Transient
+from ...ground.state import digest
 from .column_types import staged_schema
 from .connection import Connection
 from .dialects import Column, Table, repeated_keys

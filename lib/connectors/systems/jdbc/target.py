@@ -9,8 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from ...core.errors import ConnectorError, Misconfigured, Problem
-from ...core.options import Values
+from ...ground.errors import ConnectorError, Misconfigured, Problem
+from ...ground.options import Values
 from .column_types import staged_schema
 from .connection import Connection
 from .dialects import Column, Dialect, Table

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.batch import Batch, Committable
-from ...core.errors import ConnectorError, Poison
 from ...core.folder import SinkFolder
 from ...core.sink import SinkWriter
 from ...core.writing import ArrowStage
+from ...ground.errors import ConnectorError, Poison
 from . import load
 from .column_types import cast_exactly, with_json_text
 from .dialects import Dialect, Table

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core.errors import DataLoss, Misconfigured, Problem, Transient
+from ...ground.errors import DataLoss, Misconfigured, Problem, Transient
 from .config import connection_config
 from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client, producer_error
 from .positions import Offsets, Partition, partition_name

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ...core.batch import Batch, Committable
-from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ...core.ledger import OWNER, Entry
 from ...core.metrics import active_meter
-from ...core.retry import RetrySettings
 from ...core.sink import FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
+from ...ground.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ...ground.retry import RetrySettings
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .session import open_session
 from .transactions import BatchTransaction, Delivery, NoteTransaction, TransactionSlots, send_batch

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, Problem
-from ...core.options import Values, redacted
+from ...ground.errors import ConnectorError, Problem
+from ...ground.options import Values, redacted
 from .errors import ClientReports, client
 
 PREFIX: Final = "kafka."

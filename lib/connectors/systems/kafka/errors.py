@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
-from ...core.clients import client_library
-from ...core.errors import ConnectorError, DataLoss, Fatal, Misconfigured, Problem, Transient
+from ...ground.clients import client_library
+from ...ground.errors import ConnectorError, DataLoss, Fatal, Misconfigured, Problem, Transient
 
 FENCED: Final = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"})
 _LOST: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"})

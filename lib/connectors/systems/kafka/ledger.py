@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
-from ...core.errors import CommitRefused, Fatal, Transient
 from ...core.ledger import OWNER, Entry, LedgerContent, is_once, is_stream, txn_app_id
-from ...core.state import checked, digest, dumps, loads, versioned
+from ...ground.errors import CommitRefused, Fatal, Transient
+from ...ground.state import checked, digest, dumps, loads, versioned
 from .cluster import make_ledger_topic
 from .config import connection_config
 from .errors import ClientReports, client, client_errors, error_name, new_client

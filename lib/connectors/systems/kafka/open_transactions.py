@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...core.errors import Fatal, Misconfigured, Transient
-from ...core.options import Values
+from ...ground.errors import Fatal, Misconfigured, Transient
+from ...ground.options import Values
 from .config import PREFIX, check_config, client_config, connection_config
 from .errors import client, client_errors, error_name, producer_error
 

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.batch import Batch, Committable
-from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects
-from ...core.errors import Misconfigured, Problem, Transient
 from ...core.sink import SinkWriter
-from ...core.state import digest, dumps
 from ...core.writing import ArrowStage
+from ...ground.clients import ClientPool
+from ...ground.errors import Misconfigured, Problem, Transient
+from ...ground.state import digest, dumps
 from .cluster import SinkTopic, SinkTopics
 from .config import producer_config
 from .errors import ClientReports, client, new_client, producer_error

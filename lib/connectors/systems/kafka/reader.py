@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...core import DataLoss, SplitReader, Transient
-from ...core.clients import ClientPool
-from ...core.errors import Fatal
-from ...core.state import digest, dumps
+from ...ground.clients import ClientPool
+from ...ground.errors import Fatal
+from ...ground.state import digest, dumps
 from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client
 from .native import NativeLibrary, binary_at, library, messages_at
 from .positions import OffsetRange

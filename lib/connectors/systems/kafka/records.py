@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects
-from ...core.errors import Misconfigured, Problem
-from ...core.options import Values, usage
 from ...formats import Side, format_of
+from ...ground.errors import Misconfigured, Problem
+from ...ground.options import Values, usage
 
 Array = Any
 

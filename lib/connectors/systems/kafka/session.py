@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
+from ...ground.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
 from .cluster import SinkTopics, transaction_maximum
 from .config import producer_config
 from .errors import FENCED, ClientReports, Fenced, Stuck, client, error_name, fenced, new_client, producer_error

@@ -8,13 +8,13 @@ from typing import Final
 import pyarrow as pa
 
 from ...core.batch import Batch
-from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
-from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format, sides
+from ...ground.errors import Misconfigured, Problem
+from ...ground.options import Choice, Duration, Int, Options, Text, Values
 from ...storage import storage_of
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from ...core import Misconfigured, Problem, RecordEmitter, Source, Split
-from ...core.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
-from ...core.retry import RetrySettings
-from ...core.state import digest
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
+from ...ground.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
+from ...ground.retry import RetrySettings
+from ...ground.state import digest
 from .cluster import Cluster
 from .config import SOURCE_REFUSED, check_consumer_config, consumer_config
 from .enumerator import KafkaEnumerator

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core import Misconfigured, Problem
-from ...core.options import Option, Values
+from ...ground.options import Option, Values
 from .cluster import Cluster, KafkaHead
 from .positions import Partition, partition_name
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from ...core.batch import Batch
 from ...core.dead_letters import Rejects
-from ...core.errors import CommitRefused
 from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
+from ...ground.errors import CommitRefused
 from .errors import Fenced, Stuck
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .records import Serializer, last_of_each_key

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, Final
 
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 _DIGEST: Final = 16

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from ...batching import Throttled
 from ...core import Cursor, DataLoss, Fatal, Page, Values
-from ...core.clients import ClientPool
-from ...core.state import digest, dumps
+from ...ground.clients import ClientPool
+from ...ground.state import digest, dumps
 from ..aws import AwsClient
 from .aggregates import MAGIC, unpacked
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ...core import REQUIRED, Fatal, Options, Poison, Problem, Text, Transient, Values
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 CONNECTION: Final = Options(
     projectId=Text(REQUIRED, meaning="the project of the subscription or topic"),

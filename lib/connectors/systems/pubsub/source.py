@@ -12,7 +12,7 @@ import pyarrow as pa
 from ...core import REQUIRED, Duration, Options, Problem, Text, Values
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
-from ...core.errors import Fatal
+from ...ground.errors import Fatal
 from .connection import CONNECTION, PubSubClient, check_connection
 
 _PULL: Final = 1_000

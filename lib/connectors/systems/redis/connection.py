@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...core import Fatal, Int, Options, Problem, Text, Transient, Values
-from ...core.clients import client_library
+from ...ground.clients import client_library
 
 CONNECTION: Final = Options(
     url=Text(

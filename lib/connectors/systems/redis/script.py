@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter, Transient
 from ...core.ledger import OWNER, LedgerContent, already_committed, check_claim, is_once, is_stream
-from ...core.state import dumps, loads
+from ...ground.state import dumps, loads
 from .connection import RedisClient
 
 _CHUNK: Final = 500

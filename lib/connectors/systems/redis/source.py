@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from ...core import Duration, Flag, Options, Problem, Text, Values
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
-from ...core.errors import DataLoss, Fatal
-from ...core.options import REQUIRED
-from ...core.state import digest
+from ...ground.errors import DataLoss, Fatal
+from ...ground.options import REQUIRED
+from ...ground.state import digest
 from .connection import CONNECTION, RedisClient, check_connection
 
 _log = logging.getLogger("connectors.redis")

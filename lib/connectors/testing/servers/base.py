@@ -27,8 +27,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
-from ...core.cache_folder import cache
-from ...core.errors import Misconfigured
+from ...ground.cache_folder import cache
+from ...ground.errors import Misconfigured
 from ...jvm import maven
 from ...jvm.java import use_java
 from ...jvm.maven import JARS, class_path

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ....core.options import masker
+from ....ground.options import masker
 from ....storage.location import is_local
 from .base import Column, Dialect, Table, repeated_keys
 from .duckdb import DuckDb

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
-from ....core.clients import client_library
-from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
-from ....core.options import redacted
+from ....ground.clients import client_library
+from ....ground.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
+from ....ground.options import redacted
 from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, ServerSession
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError
+from ....ground.errors import ConnectorError
 from ..column_types import family, is_json
 from ..connection import Connection
 from .base import Column, Dialect, Table, row_bytes

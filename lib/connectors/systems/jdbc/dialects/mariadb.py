@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection, ServerSession
 from .base import Column, Dialect, Table, grouped_keys, row_bytes

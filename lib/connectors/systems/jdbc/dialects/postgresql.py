@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
-from ....core.state import digest
+from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....ground.state import digest
 from ..column_types import family
 from ..connection import Connection, ServerSession
 from .base import Column, Dialect, Table, repeated_keys

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Fatal
+from ....ground.errors import ConnectorError, Fatal
 from ..connection import Connection
 from .base import Column, Dialect, Table, grouped_keys
 

@@ -20,8 +20,8 @@ from ....core import (
     StateError,
     Transient,
 )
-from ....core.options import Values
 from ....core.planning import fair_shares
+from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect
 from .keys import PLAIN, like, limit, moment_of

@@ -11,7 +11,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from ....core import Choice, Duration, Flag, Names, Options, Problem, Text
-from ....core.options import Option, Values
+from ....ground.options import Option, Values
 from .positions import BOTH, BULK, INCREMENTING, MODES, TIMESTAMP
 
 _NAMES: Final = re.compile(r"[\w$ .-]+(,[\w$ .-]+)+")

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from ....core import Position, Split
 from ....core.planning import even_ranges
-from ....core.state import digest, dumps
+from ....ground.state import digest, dumps
 
 State = Mapping[str, Any]
 Interval = tuple["int | None", int]

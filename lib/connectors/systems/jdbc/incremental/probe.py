@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from ....core.errors import Misconfigured, Problem
+from ....ground.errors import Misconfigured, Problem
 from ..connection import Connection
 from ..dialects import Dialect
 from ..selection import NAME, Clause, Value, clause, join_clauses, rows_of

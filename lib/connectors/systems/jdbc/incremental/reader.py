@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....core import ConnectorError, SplitReader, Transient
-from ....core.options import Values
 from ....formats.text import json_objects
+from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
 from ..rows import ColumnReader, Rows, columns_schema, columns_text, rows_for

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ....core import Misconfigured, Problem
-from ....core.options import Values
+from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
 from ..selection import NAME, read_selection, source_of

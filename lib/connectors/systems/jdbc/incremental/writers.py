@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ....core.errors import Fatal, Misconfigured, Problem, Transient
+from ....ground.errors import Fatal, Misconfigured, Problem, Transient
 from ..connection import Connection
 from ..selection import NAME
 from .positions import Interval, difference, intersection, union

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectors.core import Poison, Transient
-from connectors.core.retry import Breaker, BreakerPolicy, CircuitOpen
+from connectors.ground.retry import Breaker, BreakerPolicy, CircuitOpen
 
 
 class Service:

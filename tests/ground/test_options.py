@@ -20,7 +20,7 @@ from connectors.core import (
     Size,
     Text,
 )
-from connectors.core.options import Values, duration, is_secret, redacted, size
+from connectors.ground.options import Values, duration, is_secret, redacted, size
 
 OPTIONS = Options(
     {"retry.maxRetries": Int(5, at_least=0)},

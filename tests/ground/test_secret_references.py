@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core import secrets
-from connectors.core.secrets import filled
+from connectors.ground import secrets
+from connectors.ground.secrets import filled
 from connectors.workbench.shim import DbUtils
 from connectors_tools.fake_workspace import FakeWorkspace
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from connectors.core.threads import DaemonThreads
+from connectors.ground.threads import DaemonThreads
 
 
 def test_calls_one_after_the_other_share_a_thread() -> None:

@@ -7,8 +7,9 @@ import queue
 
 import pytest
 
-from connectors.core import Misconfigured, clients
-from connectors.core.clients import ClientPool, client_library
+from connectors.core import Misconfigured
+from connectors.ground import clients
+from connectors.ground.clients import ClientPool, client_library
 
 
 def test_a_missing_library_is_an_error_that_names_the_option_and_what_to_install() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core import process_end
+from connectors.ground import process_end
 
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from connectors.core import process_end
+from connectors.ground import process_end
 
 log = Path(sys.argv[1])
 
@@ -44,7 +44,7 @@ os._exit(7)
 
 BUSY = """
 import sqlite3
-from connectors.core.clients import ClientPool
+from connectors.ground.clients import ClientPool
 
 pool = ClientPool(lambda client: print("closed", flush=True), 45.0)
 pool.give_back("one", "client")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.cache_folder import cache
-from connectors.core.errors import Misconfigured
+from connectors.ground.cache_folder import cache
+from connectors.ground.errors import Misconfigured
 
 
 def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

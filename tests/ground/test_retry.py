@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
-from connectors.core.retry import RETRY_OPTIONS, Backoff, Contact, RetryObserver, RetrySettings, observed_retries
+from connectors.ground.retry import RETRY_OPTIONS, Backoff, Contact, RetryObserver, RetrySettings, observed_retries
 
 QUICK = RetrySettings(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from connectors.core import StateError
 from connectors.core.ledger import Entry
-from connectors.core.state import VERSION, canonical, checked, digest, dumps, loads, versioned
+from connectors.ground.state import VERSION, canonical, checked, digest, dumps, loads, versioned
 
 STATES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -75,7 +75,7 @@ def test_what_is_no_json_is_a_clear_error(text: str | bytes) -> None:
 
 
 def test_a_digest_is_the_same_in_every_process() -> None:
-    code = "from connectors.core.state import digest; print(digest('a', 'b', 7))"
+    code = "from connectors.ground.state import digest; print(digest('a', 'b', 7))"
     others = {
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         for _ in range(2)

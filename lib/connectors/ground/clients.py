@@ -22,7 +22,7 @@ _IDLE_SECONDS: Final = 300.0
 def client_library(module: str, install: str, *, connector: str, option: str = "format") -> Any:
     """The module of a client library.
 
-    Raises :class:`~connectors.core.errors.Misconfigured` when it is not installed; the error is about ``option`` and
+    Raises :class:`~connectors.ground.errors.Misconfigured` when it is not installed; the error is about ``option`` and
     gives ``install``, the arguments of ``pip install``.
     """
     try:
