@@ -10,10 +10,12 @@ from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from connectors import connect
 from connectors.core import Misconfigured
+from connectors.formats.text import json_objects
 from connectors.systems.delta.column_types import common_type, fitted
 from connectors.systems.delta.fan_out import _columns, _types
 from connectors.testing.servers import PostgresServer
@@ -378,23 +380,32 @@ def test_times_and_numbers_are_filled_in_as_spark_writes_them(spark: Any) -> Non
 def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
     from pyspark.sql.types import DataType
 
-    def amount(schema: str, row: dict[str, Any], target: str) -> Any:
-        frame = spark.createDataFrame([("t", json.dumps(row), schema)], "table string, row string, schema string")
+    def amount(schema: str, value: Any, kind: pa.DataType, target: str) -> Any:
+        (row,) = json_objects(pa.record_batch({"amount": pa.array([value], kind)})).to_pylist()
+        frame = spark.createDataFrame([("t", row, schema)], "table string, row string, schema string")
         types = {"amount": DataType.fromDDL(target)}
         return _columns(frame, "t", schema, _types(schema), types).collect()[0]["amount"]
 
-    assert amount("amount DECIMAL(10,4)", {"amount": "1.5000"}, "decimal(10,2)") == Decimal("1.50")
+    small = pa.decimal128(10, 4)
+    assert amount("amount DECIMAL(10,4)", Decimal("1.5000"), small, "decimal(10,2)") == Decimal("1.50")
     with pytest.raises(Exception, match=r"column t\.amount: the value .*1\.2345"):
-        amount("amount DECIMAL(10,4)", {"amount": "1.2345"}, "decimal(10,2)")
+        amount("amount DECIMAL(10,4)", Decimal("1.2345"), small, "decimal(10,2)")
     with pytest.raises(Exception, match=r"column t\.amount"):
-        amount("amount DOUBLE", {"amount": 10.75}, "bigint")
-    wide, forms = "12345678901234567890.1234", {"MAP<STRING, {}>": ("a",), "STRUCT<a: {}>": ("a",), "ARRAY<{}>": (0,)}
-    for form, (at,) in forms.items():
-        row = {"amount": [wide] if at == 0 else {at: wide}}
+        amount("amount DOUBLE", 10.75, pa.float64(), "bigint")
+    for digits in ("12345678901234567890.123456789012345678", "-0.000000000000000001", "0"):
+        assert amount("amount DECIMAL(38,18)", Decimal(digits), pa.decimal128(38, 18), "decimal(38,18)") == Decimal(digits)
+    wide = Decimal("12345678901234567890.1234")
+    large = pa.decimal128(38, 4)
+    forms: dict[str, tuple[Any, Any, pa.DataType]] = {
+        "MAP<STRING, {}>": ("a", [("a", wide)], pa.map_(pa.string(), large)),
+        "STRUCT<a: {}>": ("a", {"a": wide}, pa.struct([("a", large)])),
+        "ARRAY<{}>": (0, [wide], pa.list_(large)),
+    }
+    for form, (at, value, kind) in forms.items():
         kinds = [form.format(f"DECIMAL(38,{scale})") for scale in (4, 6, 2)]
-        assert amount(f"amount {kinds[0]}", row, kinds[1])[at] == Decimal(wide)
+        assert amount(f"amount {kinds[0]}", value, kind, kinds[1])[at] == wide
         with pytest.raises(Exception, match=r"column t\.amount: the value .*1234"):
-            amount(f"amount {kinds[0]}", row, kinds[2])
+            amount(f"amount {kinds[0]}", value, kind, kinds[2])
 
 
 def test_a_time_in_json_without_a_schema_is_text(spark: Any) -> None:

@@ -204,15 +204,15 @@ def _columns(
 ) -> DataFrame:
     """The rows of one table and schema, their JSON as columns of ``types``."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import DecimalType, StringType, StructType
+    from pyspark.sql.types import StructType
 
     read = StructType()
-    for name, kind in declared.items():  # decimals are text in JSON, so that none is rounded
-        read.add(name, StringType() if isinstance(kind, DecimalType) else kind)
+    for name, kind in declared.items():
+        read.add(name, kind)
     some = frame.where((F.col("table") == table) & (F.col("schema") == schema))
     parsed = some.select(F.from_json("row", read, {"mode": "FAILFAST"}).alias("row"))
     cells = (
-        fitted(F.col("row").getField(name).cast(kind), kind, types[name], f"{table}.{name}").alias(name)
+        fitted(F.col("row").getField(name), kind, types[name], f"{table}.{name}").alias(name)
         for name, kind in declared.items()
     )
     return parsed.select(*cells)
