@@ -83,7 +83,7 @@ def _imported(name: str) -> System:
 
 
 def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[LedgerContent] | None:
-    """What sinks have recorded in ``target``, a path or URL; ``None`` if no system knows how to look there.
+    """The content of the sinks' ledgers in ``target``, a path or URL; ``None`` if no system knows how to look there.
 
     ``options`` are those of the sink that reaching the target takes. Raises what the system raises that cannot be reached.
     """

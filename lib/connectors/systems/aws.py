@@ -1,4 +1,4 @@
-"""What the services of AWS share: options, clients of boto3, what their errors mean, and sinks that put records."""
+"""The common parts of AWS's services: options, clients of boto3, what their errors mean, and sinks that put records."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable
 
 
 def check_aws(values: Values) -> Iterator[Problem]:
-    """What is wrong with the address and the credentials."""
+    """The problems of the address and the credentials."""
     if (values["accessKeyId"] is None) != (values["secretAccessKey"] is None):
         missing = "secretAccessKey" if values["secretAccessKey"] is None else "accessKeyId"
         yield Problem(missing, "missing; accessKeyId and secretAccessKey go together.")

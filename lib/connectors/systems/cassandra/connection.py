@@ -45,7 +45,7 @@ _FILES: Final = ("secureConnectBundle", "caCert", "clientCert", "clientKey")
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """What is wrong with the address and its security."""
+    """The problems of the address and its security."""
     bundle = values["secureConnectBundle"]
     if not values["contactPoints"] and bundle is None:
         yield Problem("contactPoints", "missing; name a node or two of the cluster (host:port), or give secureConnectBundle.")
@@ -156,7 +156,7 @@ class CassandraClient:
             raise known from None
 
     def error_of(self, error: BaseException, what: str) -> Transient | Fatal | None:
-        """What an error of the driver means; ``None`` for one that is not the driver's."""
+        """The library's error for an error of the driver; ``None`` for one that is not the driver's."""
         driver = self.driver
         text = _text(error)
         if isinstance(error, self._cluster_module.NoHostAvailable):

@@ -84,7 +84,7 @@ def cql_of(kind: Any) -> str:
 
 
 def arrow_type(kind: Any) -> pa.DataType:
-    """What Arrow has for a type of the driver. Raises ``ValueError`` for one of Java's classes."""
+    """The Arrow type for a type of the driver. Raises ``ValueError`` for one of Java's classes."""
     name = name_of(kind)
     if name in _PLAIN:
         return _PLAIN[name]
@@ -212,14 +212,14 @@ def _sized(cells: Cells, size: int, name: str) -> tuple[bytes, Any]:
 
 
 def _present(cells: Cells) -> Any:
-    """Which cells there are; ``None`` if all are."""
+    """A mask of the cells that are not null; ``None`` if none is null."""
     if None not in cells:
         return None
     return np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
 
 
 def _ends(sizes: Any) -> Any:
-    """Where each of values of these sizes begins, and the last one ends."""
+    """The offsets at which values of these sizes begin, and the one at which the last value ends."""
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     return ends

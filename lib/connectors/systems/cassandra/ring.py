@@ -34,7 +34,7 @@ class Ring:
         return self.most - self.least
 
     def width(self, start: int, end: int) -> int:
-        """How many tokens lie after ``start`` up to ``end``; a range may go over the end of the ring to its beginning."""
+        """The number of tokens after ``start`` up to ``end``; a range may go over the end of the ring to its beginning."""
         width = end - start
         return width if width > 0 else width + self.tokens
 
@@ -82,7 +82,7 @@ class Estimate:
     bytes: int | None
 
     def splits(self, largest: int, otherwise: int) -> int:
-        """How many splits there are, none larger than ``largest``; ``otherwise`` where the size is not known."""
+        """The number of splits, none larger than ``largest`` bytes; ``otherwise`` where the size is not known."""
         return otherwise if self.bytes is None else split_count(self.bytes, largest, SMALLEST_SPLIT)
 
 
@@ -100,7 +100,7 @@ def estimate(client: CassandraClient, ring: Ring, keyspace: str, table: str) -> 
 
 
 def ranges(client: CassandraClient, keyspace: str, table: str) -> Sequence[Mapping[str, Any]]:
-    """What the nodes of the datacenter know of the sizes of a table's ranges, each range once."""
+    """The sizes of a table's ranges as the nodes of the datacenter estimate them, each range once."""
     rows: dict[tuple[str, str], Mapping[str, Any]] = {}
     for host in client.hosts():
         try:

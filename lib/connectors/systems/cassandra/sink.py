@@ -35,7 +35,7 @@ _TASK_TIME: Final = 100
 than a microsecond: the times of a batch are over before it ends, and so before the next one begins."""
 _BUSY: Final = ("WriteTimeout", "OverloadedErrorMessage", "Unavailable")
 _OF_ROW: Final = ("key may not be empty", "key length", "oversized", "too large", "too big", "longer than", "guardrail")
-"""What is in the messages about one row. Others are about the table, and no row could be written."""
+"""Parts of the error messages about one row. Others are about the table, and no row could be written."""
 
 
 class CassandraSink(BatchingSink):

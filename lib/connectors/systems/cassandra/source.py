@@ -122,7 +122,7 @@ class CassandraSource(Source):
             raise Misconfigured(NAME, [Problem("columns", f"{unknown}; name the others in columns.")]) from None
 
     def selection(self, client: CassandraClient, names: Sequence[str] | None = None) -> Selection:
-        """What is read, with the columns ``names``. Raises :class:`Misconfigured` for what is not in the cluster."""
+        """The selection to read, with the columns ``names``. Raises :class:`Misconfigured` for what is not in the cluster."""
         values = self.values
         if values["query"] is not None:
             return parsed_query(values["query"], values["keyspace"], client)
@@ -165,7 +165,7 @@ class CassandraSource(Source):
 
 @dataclass(frozen=True)
 class TableState:
-    """What the driver has to know before it cuts: the partitioner, and in how many ranges."""
+    """The facts that the driver needs before it cuts: the partitioner, and the number of ranges."""
 
     partitioner: str
     splits: int

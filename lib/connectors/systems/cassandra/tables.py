@@ -82,7 +82,7 @@ def _missing(client: CassandraClient, keyspace: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read: the text before the restriction, the conditions that follow it, and the text after them."""
+    """The parts of a SELECT: the text before the restriction, the conditions that follow it, and the text after them."""
 
     table: Table
     head: str
@@ -254,7 +254,7 @@ class QueryParser:
         return next((place for place, candidate in enumerate(self.words) if candidate.is_one_of(word)), None)
 
     def _pair(self, first: str, second: str) -> int | None:
-        """Where two words follow each other."""
+        """The place of the first of two words that follow each other; ``None`` where there are none."""
         pairs = enumerate(zip(self.words, self.words[1:], strict=False))
         return next((place for place, (word, after) in pairs if word.is_one_of(first) and after.is_one_of(second)), None)
 

@@ -127,7 +127,7 @@ class Statements:
         return _grouped(list(first.values()), single=True)
 
     def statement(self, group: Group) -> Any:
-        """What the driver sends for a group."""
+        """The statement, or the batch of statements, that the driver sends for a group."""
         bound = [self.client.bound(self.prepared[write.kind], self._bound_cells(write)) for write in group.writes]
         for statement in bound:
             statement.is_idempotent = not self.adds

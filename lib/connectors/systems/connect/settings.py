@@ -41,7 +41,7 @@ def settings_of(values: Values, connector: str = "connectors.connect") -> Connec
 
 
 def config_problems(values: Values) -> Iterator[Problem]:
-    """What is wrong with ``config`` without a look at the connector."""
+    """The problems of ``config`` that show without a look at the connector."""
     if not values["config"].get("connector.class"):
         yield Problem("connector.class", "missing in config; it names the connector's class.")
 

@@ -116,7 +116,7 @@ class ConnectSink(FrameSink):
         return SinkLetters(self._letter_storage(), self.name, self.sink_id(), repeats=True)
 
     def placed_letters(self, batch: Batch) -> PlacedLetters | None:
-        """Where the letters of an exactly-once batch go; ``None`` unless the user asked for them."""
+        """The box for the dead letters of an exactly-once batch; ``None`` unless the user asked for them."""
         if not self.values["deadLetterPath"]:
             return None
         return PlacedLetters(self._letter_storage(), batch, self.settings().properties.get("name", ""))
@@ -235,7 +235,7 @@ class ConnectWriter(SinkWriter):
 
 
 class _Subscription:
-    """Which topics the connector reads: ``topics``, or ``topics.regex``; all, where neither is given."""
+    """The topics that the connector reads: ``topics``, or ``topics.regex``; all, where neither is given."""
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._names = frozenset(_topics(settings))

@@ -113,7 +113,7 @@ class ConnectSource(EpochLogSource):
         return UnpackEmitter(schema, settings_of(self.values)) if self.values["value.unpack"] else None
 
     def letters(self) -> Storage | None:
-        """Where dead letters go; ``None`` unless the user asked for them."""
+        """The storage of dead letters; ``None`` unless the user asked for them."""
         path = self.values["deadLetterPath"]
         return storage_of(path, self.values["storageOptions"]) if path else None
 

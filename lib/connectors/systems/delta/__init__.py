@@ -109,7 +109,7 @@ class DeltaSink(TableSink):
 
 
 class TransactionMark(NamedTuple):
-    """What a transaction holds beside the rows of a batch: ``app`` and ``version``, and the ledger entry as its metadata."""
+    """The content of a transaction beside a batch's rows: ``app`` and ``version``, and the ledger entry as its metadata."""
 
     app: str
     version: int
@@ -186,7 +186,7 @@ class DeltaCommitter(FrameCommitter):
         self.note(batch)
 
     def transaction(self, batch: Batch) -> TransactionMark:
-        """What Delta writes beside the rows of ``batch``.
+        """The mark that Delta writes beside the rows of ``batch``.
 
         The first batches of all queries are versions of one application: of two that are written at once, Delta refuses or
         skips one.

@@ -1,4 +1,4 @@
-"""What a batch of changes comes to: the position of each, the last truncation, and one change for each key."""
+"""The outcome of a batch of changes: the position of each, the last truncation, and one change for each key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequen
 
 
 def snapshot_rows(changes: Changes, state: LogState, batch: Batch) -> SnapshotRows | None:
-    """What a batch has of snapshots; ``None`` if it has no row of one."""
+    """A summary of a batch's rows of snapshots; ``None`` if it has no such row."""
     from pyspark.sql import functions as F
 
     by_attempt = changes.frame.where(SNAPSHOT).groupBy(ATTEMPT)

@@ -39,7 +39,7 @@ _METADATA: Final = frozenset(
         "server_id", "thread", "query", "commit_lsn", "change_lsn", "event_serial_no", "scn", "commit_scn", "ord", "rs",
     }
 )  # fmt: skip
-"""What ``add.fields`` may name, behind ``__`` or ``__source_``; another column with such a name is the table's own."""
+"""The fields that ``add.fields`` may name, behind ``__`` or ``__source_``; another column of such a form is the table's own."""
 _DEBEZIUM_ONLY: Final = (
     r'"name"\s*:\s*"io\.debezium\.connector\.(common\.(Heartbeat|TransactionMetadata)|[\w.]*SchemaChange)(Key|Value)?"'
 )
@@ -74,7 +74,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one look at the records of a batch has found: their schemas as JSON text, oldest first, ``None`` for plain values.
+    """The result of one look at the records of a batch: schemas as JSON text, oldest first, ``None`` for plain values.
 
     ``topics`` are those of changes, ``keys`` the fields of their keys. ``has_holes``: there are values that an update has not
     touched. ``may_…`` is false where no record deletes, truncates, comes from a snapshot, or from one that is not incremental.
@@ -205,7 +205,7 @@ def changes_of(
 
 @dataclass(frozen=True)
 class _Form:
-    """How a value is laid out: the columns of the row, and the fields that tell of its place, by Debezium's names of them."""
+    """The layout of a value: the columns of the row, and the fields that tell of its place, by Debezium's names of them."""
 
     row: list[ChangeColumn]
     is_envelope: bool

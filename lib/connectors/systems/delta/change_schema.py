@@ -40,13 +40,13 @@ _VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
 _FREE_SCALE: Final = 18
 """The digits behind the point of a column for such numbers, of 38 in all."""
 _LAST_MICROS, _FIRST_MICROS = 253402300799999999, -62135596800000000
-"""What PostgreSQL's ``infinity`` and ``-infinity`` become, as ``connectors.jdbc`` reads them: 9999-12-31 and 0001-01-01."""
+"""PostgreSQL's ``infinity`` and ``-infinity`` in microseconds, as ``connectors.jdbc`` reads them: 9999-12-31 and 0001-01-01."""
 _INFINITY: Final = {
     "ms": (9223372036825200, -9223372036832400),
     "us": (9223372036825200000, -9223372036832400000),
     "ns": ((1 << 63) - 1, -(1 << 63)),
 }
-"""What Debezium writes for them."""
+"""The numbers that Debezium writes for ``infinity`` and ``-infinity``, by unit of time."""
 _PLACEHOLDERS: Final = (
     *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
     (_ZONED, "1970-01-01T00:00:00.000000Z"),
@@ -55,7 +55,7 @@ _PLACEHOLDERS: Final = (
 )
 """Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know."""
 _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
-"""How the ``-infinity`` of a ``timestamptz[]`` begins: PostgreSQL's driver gives Debezium a time for it."""
+"""The beginning of the ``-infinity`` of a ``timestamptz[]``: PostgreSQL's driver gives Debezium a time for it."""
 _SILENT: Final = ("array", "bytes", "map", "struct")
 """The types whose defaults Debezium does not tell of PostgreSQL; decimals have a precision there, or are a struct."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
@@ -63,7 +63,8 @@ _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
 """Between which days the ``infinity`` and ``-infinity`` of a ``date[]`` lie: PostgreSQL has no date so early."""
 _NUMBER_IN_JSON: Final = r'(?s)\G((?:[^"\d-]++|-(?!\d)|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)(-?\d[\d.eE+-]*+)'
-"""What is no number, texts as a whole, and the number behind it. No part goes back, so a long record needs no deep stack."""
+"""A pattern of what stands before a number in JSON, texts as a whole, and of the number. No part goes back, so a long record
+needs no deep stack."""
 _NUMBER: Final = r"^-?\d*(?:\.(\d*?)0*)?(?:[eE]([+-]?\d+))?$"
 """A number, its digits behind the point but for zeros at the end, and its exponent."""
 _ZERO: Final = r"^-?[0.]+([eE]|$)"
@@ -78,7 +79,7 @@ class Cell:
 
     @property
     def text(self) -> Column:
-        """What JSON without a schema has, with a number as it is written."""
+        """The value as JSON without a schema has it, with a number as it is written."""
         return self.read if self.exact is None else self.exact
 
     def part(self, get: Callable[[Column], Column]) -> Cell:

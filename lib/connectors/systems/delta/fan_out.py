@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
 _SIDE_BY_SIDE: Final = 4
-"""How many tables are written at a time: most of the time goes by between the jobs of Spark, not in them."""
+"""The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
 
 

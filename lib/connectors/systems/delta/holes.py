@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TEXT: Final = "__debezium_unavailable_value"
 _BASE64: Final = base64.b64encode(_TEXT.encode()).decode()
 _UUID: Final = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
-"""What Java's ``UUID.nameUUIDFromBytes`` makes of the placeholder."""
+"""The UUID that Java's ``UUID.nameUUIDFromBytes`` makes of the placeholder."""
 _HSTORE: Final = f'{{"{_TEXT}":"{_TEXT}"}}'
 """The map as text: ``hstore.handling.mode=json``."""
 _NUMBERS: Final = [str(byte) for byte in _TEXT.encode()]

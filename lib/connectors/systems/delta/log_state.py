@@ -1,4 +1,4 @@
-"""What a table remembers of the log that feeds it, in one property of the table."""
+"""The state of the log that feeds a table, in one property of the table."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ _GONE: Final = "__connectors_gone"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
-"""How the default of a column is kept as JSON: no session's zone alters it."""
+"""The options by which the default of a column is kept as JSON: no session's zone alters it."""
 
 
 def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:

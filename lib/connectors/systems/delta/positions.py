@@ -1,4 +1,4 @@
-"""Where a change stands in a database's log, as text that sorts as the log does.
+"""The position of a change in a database's log, as text that sorts as the log does.
 
 ============  ==========================================================================  ==================================
 order         position                                                                    databases
@@ -33,12 +33,12 @@ FIELDS: Final = {
 }  # fmt: skip
 """The fields of Debezium's ``source`` that places need, and their types."""
 ATTEMPTS: Final = ("lsn", "file", "pos", "commit_lsn", "scn")
-"""Where a database's log stands at a snapshot: other values are another snapshot."""
+"""The fields that tell where a database's log stands at a snapshot: other values are another snapshot."""
 
 
 @dataclass(frozen=True)
 class LogOrder:
-    """How the changes of a log are ordered.
+    """The order of the changes of a log.
 
     ``digits`` is the position, ``None`` for the order of arrival. ``log`` names what positions belong to: those of two
     servers' binary logs cannot be compared. It is ``None`` where there is one log only.

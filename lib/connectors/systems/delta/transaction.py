@@ -1,4 +1,4 @@
-"""What a MERGE writes into its transaction beside the rows: the application's version, and the ledger entry."""
+"""The content of a MERGE's transaction beside the rows: the application's version, and the ledger entry."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def supported(kind: pa.DataType) -> bool:
 
 
 def depth_of(kind: pa.DataType) -> int:
-    """How many lists and maps of a type lie in each other."""
+    """The number of lists and maps of a type that lie in each other; a struct is a map."""
     if types.is_struct(kind):
         return 1 + max((depth_of(field.type) for field in kind), default=0)
     if types.is_map(kind):

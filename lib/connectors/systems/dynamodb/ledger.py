@@ -85,7 +85,7 @@ class ItemLedger(Ledger):
             self._call_if("put_item", "attribute_not_exists(entry)", {}, Item=item)
 
     def written(self, attempt: str) -> int | None:
-        """How many rows of an attempt are written; ``None`` where the ledger knows nothing of it."""
+        """The number of rows of an attempt that are written; ``None`` where the ledger knows nothing of it."""
         item = self._item(_ROWS + attempt)
         return None if item is None else int(item["rowsWritten"]["N"])
 
@@ -182,7 +182,7 @@ class ItemLedger(Ledger):
 
 
 def contents(client: AwsClient, table: str) -> list[LedgerContent]:
-    """What every sink has recorded in ``table``; nothing where there is no such table."""
+    """The content of every sink's ledger in ``table``; empty where there is no such table."""
     with client.errors(f"the table {table} (ledgerTable)"):
         if table not in [name for page in client.client.get_paginator("list_tables").paginate() for name in page["TableNames"]]:
             return []

@@ -38,7 +38,7 @@ from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write
 
 _MOST, _MOST_BYTES = 25, 16 << 20
 SCHEME: Final = "dynamodb://"
-"""How an address of the service begins, where a command takes several kinds of addresses."""
+"""The beginning of an address of the service, where a command takes several kinds of addresses."""
 
 
 class DynamoDbSink(BatchingSink):

@@ -181,7 +181,7 @@ class TransactionCommitter(Committer):
             chosen = [write for write, reason in zip(chosen, reasons[1:], strict=True) if reason != _FAILED_CONDITION]
 
     def _chosen(self, writes: Sequence[Write | Poison]) -> tuple[int, list[Write]]:
-        """What one transaction writes: how many of the first rows, and the last write of each key among them."""
+        """The first of ``writes`` that one transaction takes: their number, and the last write of each key among them."""
         chosen: dict[tuple[str, ...], Write] = {}
         size = count = 0
         for write in writes:

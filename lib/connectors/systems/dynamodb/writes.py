@@ -1,4 +1,4 @@
-"""What becomes of rows: an item of each is put, or deleted, by its key."""
+"""The writes of rows: an item of each is put, or deleted, by its key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_KEYS: Final = {"HASH": 2048, "RANGE": 1024}
 
 
 class Write(NamedTuple):
-    """What becomes of a row: ``item`` is put, or deleted where it ``is_deleted``; ``key`` has the attributes of its key."""
+    """The write of a row: ``item`` is put, or deleted where it ``is_deleted``; ``key`` has the attributes of its key."""
 
     name: tuple[str, ...]
     key: dict[str, Attribute]
@@ -75,7 +75,7 @@ class RowWriter:
         self._key, self._version, self._delete = tuple(key), values["orderColumn"], values["deleteColumn"]
 
     def writes(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
-        """What becomes of each row; a :class:`~connectors.ground.errors.Poison` of a bad one."""
+        """The write of each row; a :class:`~connectors.ground.errors.Poison` of a bad one."""
         deletes = [False] * rows.num_rows
         if self._delete is not None:
             deletes = [bool(value) for value in rows.column(self._delete).to_pylist()]

@@ -26,7 +26,7 @@ CONNECTION = Options(
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """What is wrong with the address and the credentials."""
+    """The problems of the address and the credentials."""
     urls = [_parts(host) for host in values["hosts"]]
     if not urls:
         yield Problem("hosts", 'missing; name at least one, such as "https://search.example.org:9200".')

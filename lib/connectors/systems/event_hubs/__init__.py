@@ -79,7 +79,7 @@ class EventHubsSink(KafkaSink):
         yield from super().check(values)
 
     def guarantee(self) -> Guarantee:
-        """What the user asked for; else exactly-once if it can be. Asks the service, once in a process."""
+        """The guarantee that the user asked for; else exactly-once if it can be. Asks the service, once in a process."""
         guarantee = super().guarantee()
         if guarantee is Guarantee.EXACTLY_ONCE and (reason := self._missing_transactions()):
             self._refuse_less(reason)

@@ -23,7 +23,7 @@ Ends = npt.NDArray[np.int64]
 
 
 def line_ends(block: bytes, complete: bool) -> tuple[Ends, Ends]:
-    """Where the terminators of ``block`` begin, and the bytes after them; ``complete`` if nothing can follow it."""
+    """The offsets of the terminators in ``block``, and of the bytes after them; ``complete`` if nothing can follow it."""
     data = np.frombuffer(block, dtype=np.uint8)
     if b"\r" not in block:
         begin = np.flatnonzero(data == _NEWLINE)
@@ -96,7 +96,7 @@ def read_lines(file: BinaryIO, first: int, last: int, end: int) -> Iterator[tupl
 
 
 def _next_size(at: int, waiting: int, last: int, end: int) -> int:
-    """How much to read at ``at``: up to ``last``, then little more; as much as waits, so that a long line costs no squares."""
+    """The bytes to read at ``at``: up to ``last``, then little more; as many as wait, so that a long line costs no squares."""
     return min(max(_BLOCK, waiting), last - at) if at < last else min(max(_TAIL, waiting), end - at)
 
 

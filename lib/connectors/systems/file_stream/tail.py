@@ -36,7 +36,7 @@ class FileState:
 
 @dataclass(frozen=True)
 class TailHead:
-    """What there is now: the ``files`` that the pattern names, and the rotated ones ``beside`` them, by path."""
+    """The files of one look: the ``files`` that the pattern names, and the rotated ones ``beside`` them, by path."""
 
     files: Mapping[str, FileState]
     beside: Mapping[str, FileState]

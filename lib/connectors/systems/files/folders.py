@@ -1,4 +1,4 @@
-"""Which folder each row goes to, for rows that come as Arrow record batches: the same that Spark's own writers choose."""
+"""The folder of each row, for rows that come as Arrow record batches: the same that Spark's own writers choose."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class DatePattern:
     def __init__(self, connector: str, pattern: str) -> None:
         self._parts: list[str | tuple[str, int]] = []
         self.unit = "year"
-        """What of a time matters: times that differ in less go to one folder."""
+        """The smallest unit of a time that matters: times that differ in less go to one folder."""
         at = 0
         while at < len(pattern):
             token = _TOKEN.match(pattern, at)

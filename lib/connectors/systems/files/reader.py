@@ -22,7 +22,7 @@ _ROWS, _BLOCK = 16_384, 1 << 20
 _LONGEST_ROW = 16 << 20
 """Bytes of a row of csv, at most."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
-"""How a file of each format begins."""
+"""The first bytes of a file of each format."""
 _TEXT_BEGINS: Final = {b"{": "json"}
 
 

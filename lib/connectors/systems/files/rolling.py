@@ -155,7 +155,10 @@ class Sealer:
         """True until it is known that no decided seal waits for its publication."""
 
     def part(self, bucket: str, name: str, at: float, size: int) -> str:
-        """Where a committed file waits as a part. All of it is in the ledger: whoever publishes the file, gives it one name."""
+        """The path at which a committed file waits as a part.
+
+        All of it is in the ledger: whoever publishes the file, gives it one name.
+        """
         return PurePosixPath(self._parts_folder, bucket, HiddenPart.name(at, size, name)).as_posix()
 
     def parts(self) -> list[HiddenPart]:
@@ -258,7 +261,7 @@ def watch(sealer: Sealer, run: QueryRun, seal_at_end: bool | None) -> None:
 
 
 def pause(policy: RollingPolicy) -> float:
-    """How many seconds to wait between two looks at the policy."""
+    """The seconds to wait between two looks at the policy."""
     return max(0.1, min(30.0, policy.inactivity / 4, policy.rollover / 4))
 
 
@@ -298,7 +301,7 @@ def seal_folder(path: str, storage: Mapping[str, Any] | None = None, max_part_si
 
 
 def source_offsets(path: str, storage: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """Where the files in the folder ``path`` end in their sources: what any other consumer needs to go on from there.
+    """The offsets at which the files in the folder ``path`` end in their sources: any other consumer can go on from there.
 
     By the id of each streaming query: ``batch``, the newest one that has rows, and ``offsets``, one for each source, as
     Spark's checkpoint has them (of Kafka ``{"topic": {"0": 42}}``). They are recorded in one step with the batch, so they

@@ -226,7 +226,7 @@ class FilesSink(FrameSink):
 
 
 def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
-    """What is wrong with a folder that files are to be published in: an object store needs a publication in one step."""
+    """The problems of a folder that files are to be published in: an object store needs a publication in one step."""
     if is_local(path) or path.startswith((*S3, HDFS)):
         yield from check_location("path", path, options, sole=True)
     else:

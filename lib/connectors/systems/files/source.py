@@ -54,7 +54,7 @@ class ListedFile:
 
     @property
     def place(self) -> Place:
-        """Where the file is in the order in which files are read."""
+        """The place of the file in the order in which files are read."""
         return self.changed, self.path
 
 
@@ -87,7 +87,7 @@ class Listing:
         return any(True for _ in self) if self._patterns else self.storage.item("") is not None
 
     def not_found(self) -> Problem:
-        """What to tell whoever reads a path that does not exist."""
+        """The problem that is told to whoever reads a path that does not exist."""
         what = "matches no file" if self._patterns else "does not exist"
         text = f'"{self.name}" {what}. Correct it; or read a stream with .schema(…), which waits for the first file.'
         return Problem("path", text)
@@ -127,9 +127,9 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 
 MOST_FILES = 1000
-"""How many files a batch of a stream has at most: their names are in its offset."""
+"""The largest number of files in a batch of a stream: their names are in its offset."""
 MOST_NAMES = 10_000
-"""How many names of files of earlier batches an offset has at most (370 kB); where files come faster, it forgets earlier."""
+"""The largest number of names of earlier batches' files in an offset (370 kB); where files come faster, it forgets earlier."""
 _log = logging.getLogger("connectors.files")
 _SPARE_NAMES = 100_000
 """Names of files that are gone, remembered within a run beside as many as there are files."""
@@ -294,7 +294,7 @@ def _forgotten(at: Position) -> Place:
 def _remembered(
     read: list[list[Any]], files: Sequence[ListedFile], forgotten: Place, latest: Place
 ) -> tuple[list[list[Any]], Place]:
-    """What is remembered of the files that were ``read``, and the place before which all is forgotten.
+    """The part of ``read`` that is remembered, and the place before which all is forgotten.
 
     Where there are more than :data:`MOST_NAMES`, that is a later place than ``forgotten``, but none after ``latest``. Files of
     one time are in the order of their names, which the listing tells.
@@ -326,7 +326,7 @@ class LateFiles:
         self._warned = False
 
     def count(self, at: Position, files: Sequence[ListedFile], unread: Sequence[ListedFile]) -> int:
-        """How many files were skipped until this listing, of which ``unread`` are those that are still to be read."""
+        """The number of files that were skipped until this listing; ``unread`` are those of it that are still to be read."""
         forgotten, read = _forgotten(at), {hash(file[0]) for file in at.get("files", [])}
         old = [file for file in files if file.place < forgotten]
         if self._names is None:

@@ -145,7 +145,7 @@ class Resource:
 
 
 def _names_in(body: Any) -> str:
-    """What an answer has at its top, for an error."""
+    """A sentence for an error about what an answer has at its top; may be empty."""
     if not isinstance(body, dict):
         return f" It is {type(body).__name__}." if body is None or isinstance(body, str) else ""
     lists = [name for name, value in body.items() if isinstance(value, list)]

@@ -67,11 +67,11 @@ _EARLY_SECONDS: Final = 30.0
 """A token is replaced so long before its end."""
 
 _UNKNOWN_SECONDS: Final = 3600.0
-"""How long a token lasts whose server does not say it."""
+"""The lifetime of a token, in seconds, where its server does not tell it."""
 
 
 def check_http(values: Values) -> Iterator[Problem]:
-    """What is wrong with headers, login and certificates."""
+    """The problems of headers, login and certificates."""
     for name, value in values["headers"].items():
         if not isinstance(value, str):
             yield Problem("headers", f'must have texts as values; that of "{name}" is none.')
@@ -219,7 +219,7 @@ def _no_answer(url: str, error: BaseException) -> Exception:
 
 
 def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError:
-    """What an answer that is no success means: an outage, a login that is refused, or a bad record."""
+    """The error for an answer that is no success: an outage, a login that is refused, or a bad record."""
     text = f"{shown(url)} answered {answer.status}: {answer.body[:_MESSAGE].decode(errors='replace')}".rstrip(": ")
     is_throttled = answer.status == 429 or (answer.status == 403 and _has_limit(answer.headers))
     if answer.status in retried or is_throttled:

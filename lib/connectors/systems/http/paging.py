@@ -1,4 +1,4 @@
-"""How the pages of a resource follow one another, and where they end.
+"""The paging of a resource: how its pages follow one another, and where they end.
 
 A sweep ends at the number of pages or records that the API tells, or where it names no next page; else at an empty page.
 """
@@ -42,7 +42,7 @@ _LINK_PARAMETER: Final = re.compile(r''';\s*([^\s=;,]+)\s*=\s*(?:"([^"]*)"|'?([^
 
 
 class Paging(ABC):
-    """How the pages of a resource follow one another. A page has a token, JSON; that of the first page is ``None``."""
+    """The way from a page of a resource to the next. A page has a token, JSON; that of the first page is ``None``."""
 
     expires = False
     """True where the API makes the tokens, so that it may refuse one after a time."""
@@ -51,7 +51,7 @@ class Paging(ABC):
         self.values = values
 
     def parameters(self, token: Any) -> dict[str, Any]:
-        """What the request for a page has beside the resource's own parameters."""
+        """The parameters of the request for a page, beside the resource's own."""
         size = self.values.get("size")
         return {} if size is None else {self.values["sizeParameter"]: size}
 

@@ -16,7 +16,7 @@ def _library() -> Any:
 
 
 def searched(path: str, body: Any) -> Any:
-    """What is at ``path``, an expression of JMESPath, in ``body``."""
+    """The value at ``path``, an expression of JMESPath, in ``body``."""
     library = _library()
     try:
         return library.search(path, body)

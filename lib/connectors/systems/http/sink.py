@@ -27,7 +27,7 @@ _NO_SUCH_PLACE: Final = (404, 405)
 
 
 class Request(NamedTuple):
-    """What is sent of a row."""
+    """A row as it is sent: its URL, its idempotency key (``""``: none), and its body."""
 
     url: bytes
     key: str
@@ -201,7 +201,7 @@ class HttpWriter(BatchingWriter):
         return [null if part is None else digest(batch.sink_id, batch.query, batch.number, part, length=32) for part in parts]
 
     def _number(self, name: str) -> int:
-        """How many equal rows came before."""
+        """Counts a row with the digest ``name``, and returns the number of equal rows before it."""
         self._equal[name] += 1
         return self._equal[name] - 1
 

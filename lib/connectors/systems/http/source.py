@@ -45,7 +45,7 @@ from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
 _LOOK_SECONDS: Final = 1.0
-"""How long pages without anything new are passed over in one go."""
+"""The seconds for which pages without anything new are passed over in one go."""
 
 _NO_CONTENT: Final = 204
 _NO_TOKEN: Final = "the API no longer takes the token of a page; read from the start again, with shorter pauses between pages"
@@ -56,7 +56,7 @@ _NO_PAGE: Final = (
 _log = logging.getLogger("connectors")
 
 _PARENTS: Final = 20
-"""How many records a look at the API asks for children until there is one."""
+"""The largest number of records that a look at the API asks for children until there is one."""
 
 
 class HttpSource(CursorSource):

@@ -1,4 +1,4 @@
-"""How far a resource has been read: what came up to a value of its cursor, and what has come of a sweep; as small JSON."""
+"""The progress of reading a resource: what came up to a value of its cursor, and what has come of a sweep; as small JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ to later pages, and where a sweep begins anew."""
 
 _RECENT_PAGES: Final = 100
 MOST_RESTARTS: Final = 5
-"""How often a sweep begins anew until what ended it is an error."""
+"""The number of times that a sweep begins anew until what ended it is an error."""
 
 Digest = bytes
 Digests = frozenset[Digest]
@@ -55,7 +55,7 @@ Seen = Mapping[str, Span]
 
 
 class Trail(NamedTuple):
-    """How many ``pages`` were left behind, and the numbers of some of them, by their content and by their token.
+    """The number of ``pages`` that were left behind, and the numbers of some of them, by their content and by their token.
 
     The newest hundred are among them, and those whose numbers are powers of two, so that no circle of pages goes on for ever.
     """
@@ -73,7 +73,7 @@ class Trail(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """How far a resource has been read; the position of its partition is what of this is not at its default.
+    """The progress of reading a resource; the position of its partition is what of this is not at its default.
 
     All sweeps before have come up to ``after``, a value of the cursor's field, and ``seen`` are the records there that may come
     again. The sweep that is under way stands on the ``page`` of that token, of which it has handed on the records ``read``.
@@ -160,7 +160,7 @@ class Sweep:
         return replace(self, page=None, read=(), passed=passed, restarts=self.restarts + 1, trail=Trail())
 
     def ended(self, resource: Resource) -> Sweep:
-        """What is known after the last page."""
+        """The sweep after its last page: what is known for the next one."""
         if resource.cursor is None or self.top is None:
             return Sweep(self.after, self.seen)
         after = _later(self.after, self.top)
@@ -172,7 +172,7 @@ class Sweep:
 
 
 def page_mark(records: Sequence[Any], digests: Sequence[Digest], resource: Resource, json: Any) -> str | None:
-    """What is equal for pages of the same records; ``None`` for a page without any."""
+    """A digest that is equal for pages of the same records; ``None`` for a page without any."""
     if not records:
         return None
     return _text(_hash(b"".join(digests) if resource.key else _dumped(records, json)))
@@ -184,7 +184,7 @@ def token_mark(token: Any) -> str:
 
 
 def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Digest:
-    """What tells records of a resource apart: its key and the cursor's field, else all fields."""
+    """A digest that tells records apart by key and cursor's field, else by all fields; constant without key and cursor."""
     if not resource.key and resource.cursor is None:
         return bytes(_DIGEST)
     cursor = [resource.cursor.field] if resource.cursor else []
@@ -204,7 +204,7 @@ def value_of(record: Any, cursor: Incremental) -> Any:
 
 
 def _part(name: str, record: Mapping[str, Any]) -> Any:
-    """What is at a path in a record; most are names of fields, which need no JMESPath."""
+    """The value at a path in a record; most paths are names of fields, which need no JMESPath."""
     return record[name] if name in record else searched(name, record)
 
 

@@ -103,7 +103,7 @@ class TableLedger:
         return [_entry(text) for (text,) in self._rows(connection, "entry", "AND entry LIKE ?", ['%"prepared"%'])]
 
     def contents(self, connection: Connection) -> list[LedgerContent]:
-        """What every sink has recorded in the table, the newest of its queries first."""
+        """The content of every sink's ledger in the table, the newest of its queries first."""
         entries: dict[str, list[Entry]] = {}
         if self._exists(connection):
             for sink_id, text in connection.rows(self._sql("SELECT sink_id, entry FROM {} WHERE query <> ?"), [OWNER]):

@@ -1,4 +1,4 @@
-"""How the values of a column are cut into ranges, and where to cut a table, so that skew makes no partition large.
+"""The ranges of a column's values, and the cuts between them in a table, so that skew makes no partition large.
 
 The first range has no lower end and the last one no upper end, so whatever the cuts are, and whatever is written while they
 are found or afterwards, each value is in exactly one range; NULL is in the first. Cuts decide about nothing but the sizes.
@@ -123,7 +123,7 @@ _SAMPLED_PAGES: Final = 128
 """Pages of a sample per partition: rows of a page lie together, and so many pages keep a partition within half of its size."""
 _LEAST_SPLIT: Final = 10 << 20
 _DEFAULT_TASKS: Final = 2
-"""Where a database estimates no size."""
+"""The number of partitions where a database estimates no size."""
 
 
 def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[KeyRange]:

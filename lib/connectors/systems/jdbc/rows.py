@@ -315,7 +315,7 @@ def _with_zone(kind: pa.DataType) -> pa.DataType:
 
 
 class ColumnReader:
-    """How the columns of ``selection`` become rows of ``schema``, which may leave some out.
+    """Turns the columns of ``selection`` into rows of ``schema``, which may leave some out.
 
     ``expressions`` are what to select, ``kinds`` what the database gives for them. ``zone`` is that of times without one.
     """

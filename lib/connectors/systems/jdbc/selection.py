@@ -1,4 +1,4 @@
-"""What is read: a table or a query, its columns, and SELECT statements over it whose values never stand in their text."""
+"""The selection to read: a table or a query, its columns, and SELECTs over it whose values never stand in their text."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Selection:
 
 
 def check_selection(values: Values) -> list[Problem]:
-    """What is wrong with ``dbtable`` and ``query``; exactly one of them is needed."""
+    """The problems of ``dbtable`` and ``query``; exactly one of them is needed."""
     if values["dbtable"] and values["query"]:
         return [Problem("query", f"and dbtable {_TWO_QUERIES}")]
     if values["query"] is not None:
@@ -115,7 +115,7 @@ def source_of(values: Values, dialect: Dialect | None = None) -> tuple[Table | N
 
 
 def read_selection(values: Values, connection: Connection) -> Selection:
-    """What ``dbtable`` or ``query`` names, as it is in the database now. Raises :class:`Misconfigured` if it is not there."""
+    """The selection of ``dbtable`` or ``query``, as the database has it now. Raises :class:`Misconfigured` if it has none."""
     dialect = connection.dialect
     table, query = source_of(values, dialect)
     # the line breaks end a comment at the end of the query

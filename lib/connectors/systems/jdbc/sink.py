@@ -137,7 +137,7 @@ class JdbcSink(FrameSink):
     replaces = True
     extensions = OwnDialects()
     plan: WritePlan | None = None
-    """How the tasks of a batch write, where a driver has decided it for all of them."""
+    """The plan by which the tasks of a batch write, where a driver has decided it for all of them."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -185,7 +185,7 @@ class JdbcSink(FrameSink):
         return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
 
     def folder(self) -> SinkFolder:
-        """Where rows are staged for a database in a file."""
+        """The folder in which rows are staged for a database in a file."""
         where = self.values["stagingLocation"] or Path(self.address().database).absolute().parent
         return SinkFolder(storage_of(str(where), self.values["storageOptions"]), self.sink_id())
 
@@ -236,7 +236,7 @@ class JdbcSink(FrameSink):
             return self._task_plan(connection, schema, batch)
 
     def _task_plan(self, connection: Connection, schema: pa.Schema, batch: Batch) -> WritePlan:
-        """How tasks write that do not stage a batch. Raises :class:`Misconfigured` with what keeps them from doing so."""
+        """The plan of tasks that do not stage a batch. Raises :class:`Misconfigured` with what keeps them from writing so."""
         if self.mode == "prepared":
             refuse(self._preparing_problems(connection, batch))
         plan = Target(self.values, connection.dialect).plan(connection, schema)

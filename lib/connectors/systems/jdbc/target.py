@@ -49,7 +49,7 @@ class ColumnMapping:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """How rows of ``schema`` go into ``table``.
+    """The plan by which rows of ``schema`` go into ``table``.
 
     ``keys`` and ``updated`` are columns of the table; ``key_indexes``, ``order`` and ``delete`` are indexes of columns of the
     rows. With ``via_stage``, rows cannot be loaded into the table as they are: a statement moves them there from a stage.
@@ -87,7 +87,7 @@ class Target:
         self.table = table_of(values["dbtable"], dialect)
 
     def plan(self, connection: Connection, schema: pa.Schema) -> WritePlan:
-        """How rows of ``schema`` are written; creates or widens the table if the options say so.
+        """Plans how rows of ``schema`` are written; creates or widens the table if the options say so.
 
         Raises :class:`Misconfigured` with everything that does not fit. Not to be called inside a transaction.
         """

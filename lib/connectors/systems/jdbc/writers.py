@@ -217,7 +217,7 @@ _LOADABLE: Final = (
     (_with_finite_numbers, "a number that is NaN or infinite, which MariaDB cannot hold"),
     (_without_nan, "a number that is NaN, which SQLite would make NULL"),
 )
-"""What finds the good rows of a batch (``None``: all of them), and what the others have."""
+"""The functions that find the good rows of a batch (``None``: all of them), each with what the others have."""
 
 
 def _texts(batch: pa.RecordBatch) -> list[pa.Array]:
@@ -229,7 +229,7 @@ def _is_text(column: pa.Array) -> bool:
 
 
 def _all_good(columns: Sequence[pa.Array]) -> pa.Array | None:
-    """Which rows are good in each of ``columns``; nulls are good."""
+    """A mask of the rows that are good in all ``columns``; nulls are good. ``None`` without columns."""
     good: Any = None
     for column in columns:
         present = pc.fill_null(column, True)

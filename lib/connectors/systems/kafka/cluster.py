@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors.kafka")
 _INTERNAL: Final = "__"
-"""How the names of Kafka's own topics begin; a pattern means those of the user."""
+"""The beginning of the names of Kafka's own topics; a pattern means those of the user."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
 _CONSUMER_SETTINGS: Final = (
@@ -49,7 +49,7 @@ class TimedOffset:
 
 @dataclass(frozen=True)
 class KafkaHead:
-    """What there is to read: the ``first`` and ``last`` (exclusive) offset of each partition of the topics that are read.
+    """The state of the topics that are read: the ``first`` and ``last`` (exclusive) offset of each of their partitions.
 
     ``frozen``: the query ends there.
     """

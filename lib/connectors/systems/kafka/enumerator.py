@@ -152,7 +152,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     # ---- how far a batch may go
 
     def _ends(self, begins: Mapping[Partition, int], head: KafkaHead) -> dict[Partition, int]:
-        """Where the next batch may end in each partition, the read limit aside."""
+        """The offsets at which the next batch may end in each partition, the read limit aside."""
         ends = dict(head.last)
         if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
@@ -163,7 +163,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return self._alignment.ends(self.cluster, begins, ends, head)
 
     def _stops(self, bound: QueryBound, head: KafkaHead) -> dict[Partition, int]:
-        """Where the query ends, for the partitions that the user named; a partition that came later is not read."""
+        """The ends of the query in the partitions that the user named; a partition that came later is not read."""
         if bound.times is not None:
             times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
             records = self.cluster.after({name: stamp for name, stamp in times.items() if name in head.last})
@@ -207,7 +207,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return KafkaPosition(at, begins, state.ids, state.cut).position()
 
     def _begins(self, before: KafkaPosition, head: KafkaHead) -> dict[Partition, int]:
-        """Where the next batch begins in every partition: where the last one ended, or at the first offset of a new one."""
+        """The begin of the next batch in each partition: the end of the last batch, or the first offset of a new partition."""
         begins = dict(head.first)
         for partition, offset in before.at.items():
             if not self._is_read(partition):
@@ -305,7 +305,7 @@ class Alignment:
         times: Mapping[Partition, int | None],
         limit: int,
     ) -> dict[Partition, int]:
-        """Where each partition has its first record after ``limit``."""
+        """The ends of the partitions ``behind``, each no further than its first record after ``limit`` (milliseconds)."""
         capped = {name: begin if (times[name] or 0) > limit else ends[name] for name, begin in behind.items()}
         within = [name for name in behind if times[name] is not None and capped[name] > behind[name]]
         for partition, record in cluster.after(dict.fromkeys(within, limit + 1)).items():

@@ -46,7 +46,7 @@ _POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """How the pending batches of ``query`` are written: in so many ``slots``, by the tasks of ``run`` alone.
+    """The layout by which the pending batches of ``query`` are written: in so many ``slots``, by the tasks of ``run`` alone.
 
     In a slot's own state it says how the slot's last batch was written.
     """
@@ -134,7 +134,7 @@ def _is_quiet(last: Entry) -> bool:
 
 @dataclass(frozen=True)
 class TransactionSettings:
-    """What the transactions of a sink need. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
+    """The settings of a sink's transactions. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
 
     ``slot`` 0 is the sink's own transactional id; each slot and the note have another one. The id is the same for all attempts
     at a batch: by it, Kafka fences the older attempts.
@@ -273,7 +273,7 @@ class LedgerClient:
 
 
 def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
-    """What every sink of a cluster has recorded in the ledger topic. Raises the library's errors."""
+    """The content of the ledger of every sink of a cluster, from the ledger topic. Raises the library's errors."""
     texts: dict[str, dict[int, str]] = {}
     with client_errors(f"the ledger topic {topic} cannot be read"):
         for key, text in _records_of(config, topic):

@@ -31,7 +31,7 @@ _log = logging.getLogger("connectors.kafka")
 _EOF: Final = "_PARTITION_EOF"
 _BATCH_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.1
-"""How soon the end of a partition is noticed behind the last record."""
+"""The longest wait of one fetch, in seconds: so soon is the end of a partition noticed behind the last record."""
 _SETTLE_SECONDS: Final = 5.0
 """Silence at the end of a partition that should be longer, before it counts as shrunk."""
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
@@ -354,7 +354,7 @@ class KafkaReader(SplitReader[OffsetRange]):
         return low
 
     def _watermarks(self, split: OffsetRange) -> tuple[int, int]:
-        """Where the partition begins and ends; 0 and the split's end if nobody answers, and an end of 0 if it is gone."""
+        """The first offset and the end of the partition; 0 and the split's end if nobody answers, an end of 0 if it is gone."""
         assert self._consumer is not None
         partition = client().TopicPartition(split.topic, split.partition)
         try:

@@ -120,7 +120,7 @@ class KafkaSession:
         self._add_offset(ledger)
 
     def feeder(self) -> RecordFeeder:
-        """What puts records into the open transaction."""
+        """A feeder that puts records into the open transaction."""
         return RecordFeeder(self.producer, self.config, self.topics, self.settings.topic, self.settings.patience)
 
     def commit(self, ledger: LedgerState) -> float:

@@ -24,7 +24,7 @@ from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
 
 SCHEME: Final = "kafka://"
-"""How an address of brokers begins, where a command takes several kinds of addresses."""
+"""The beginning of an address of brokers, where a command takes several kinds of addresses."""
 _PATIENCE_SECONDS: Final = 120.0
 _OF_SOURCE: Final = "is an option of the source; this sink writes."
 _OF_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
@@ -145,7 +145,7 @@ class KafkaSink(FrameSink):
         return client_config(self.values)
 
     def patience(self) -> float:
-        """How long brokers may take a record, in seconds."""
+        """The longest time that brokers may take for a record, in seconds."""
         timeout = self.config().get("message.timeout.ms")
         return int(timeout) / 1000 if timeout else _PATIENCE_SECONDS
 

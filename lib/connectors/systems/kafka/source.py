@@ -141,7 +141,7 @@ class KafkaSource(Source):
         return bool(self.streaming and self.values["kafka.group.id"] and self.values["commitOffsets"])
 
     def cut(self) -> dict[str, int]:
-        """How a range is cut into more splits than one per partition; the position keeps it."""
+        """The settings that cut a range into more splits than one per partition; the position keeps them."""
         least = max(self.values["minPartitions"] or 0, self.values["numPartitions"] or 0)
         most = self.values["maxRecordsPerPartition"]
         return {**({"least": least} if least else {}), **({"most": most} if most else {})}

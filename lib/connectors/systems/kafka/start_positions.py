@@ -1,4 +1,4 @@
-"""Where a query over Kafka begins and ends: the options that say so, and the offsets that they mean in a cluster."""
+"""The start and the end of a query over Kafka: the options that say so, and the offsets that they mean in a cluster."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ class QueryBound:
 
 
 def start_of(values: Values, *, streaming: bool) -> QueryBound:
-    """Where a new query begins. If several options say so, the one that Spark would take wins."""
+    """The start of a new query. If several options say so, the one that Spark would take wins."""
     default = QueryBound("latest" if streaming else "earliest", option="startingOffsets")
     return _bound(values, "starting") or default
 
 
 def end_of(values: Values) -> QueryBound | None:
-    """Where the query ends; ``None`` if it does not."""
+    """The end of the query; ``None`` if it has none."""
     bound = _bound(values, "ending")
     return None if bound is None or bound.word == "latest" else bound
 

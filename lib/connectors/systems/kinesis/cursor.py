@@ -50,14 +50,14 @@ _REQUEST: Final = 10_000
 _SHORTEST_RETENTION: Final = 24 * 3600.0
 _LONGEST_PAUSE: Final = 5.0
 _BYTES_PER_SECOND: Final = 2 << 20
-"""What the service gives out of a shard, to all that poll it; a larger page counts for the seconds after it."""
+"""Bytes a second that the service gives out of a shard, to all that poll it; a larger page counts for the seconds after it."""
 _SHORT_PAUSE: Final = 0.25
 """So long a read waits for its next poll; after a longer pause the other shards of its reader come first."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on with the oldest record"
 
 
 def order(position: Position) -> Key:
-    """What positions of one shard are compared by: a sequence number, and the part of its record."""
+    """The key by which positions of one shard are compared: a sequence number, and the part of its record."""
     if "after" in position:
         return int(position["after"]), position.get("sub", _ALL)
     if "at" in position:
@@ -87,7 +87,7 @@ class Shard:
     """True if nothing comes behind ``records``."""
     lag: float | None = None
     due: float = 0.0
-    """When the shard may be polled again."""
+    """The time from which the shard may be polled again, as ``time.monotonic()`` counts."""
     pause: float = 0.0
     previous: tuple[Position, list[dict[str, Any]]] | None = None
     """The position before the last page, and the records of that page: it may be read again."""
@@ -110,7 +110,7 @@ class Shard:
             self.subscription = None
 
     def forget(self) -> None:
-        """What comes next is fetched from the position on."""
+        """Drops iterator and subscription: what comes next is fetched from the position on."""
         self.close()
         self.iterator = None
 
@@ -158,7 +158,7 @@ class KinesisClient(AwsClient):
         )
         self.shards: dict[str, Shard] = {}
         self.consumer: str | None = None
-        """What the service calls the consumer of fan-out, once that was looked up."""
+        """The ARN of the consumer of fan-out, once that was looked up."""
 
     def close(self) -> None:
         for shard in self.shards.values():
@@ -170,7 +170,7 @@ class KinesisClient(AwsClient):
             return getattr(self.client, method)(**request)
 
     def summary(self) -> Mapping[str, Any]:
-        """What the service says of the stream: its name, state, retention."""
+        """The service's summary of the stream: its name, state, retention."""
         summary: Mapping[str, Any] = self.call("describe_stream_summary", **self.stream)["StreamDescriptionSummary"]
         return summary
 
@@ -190,7 +190,7 @@ class KinesisClient(AwsClient):
         return self.call("get_records", ShardIterator=iterator, Limit=1).get("NextShardIterator") is not None
 
     def time(self) -> int:
-        """What the service's own clock says, in milliseconds since 1970; a second of it may have passed."""
+        """The time of the service's own clock, in milliseconds since 1970; up to a second may have passed since."""
         date = self.call("describe_stream_summary", **self.stream)["ResponseMetadata"]["HTTPHeaders"]["date"]
         return round(parsedate_to_datetime(date).timestamp()) * 1000
 
@@ -200,7 +200,7 @@ class KinesisClient(AwsClient):
 
     @cached_property
     def retention(self) -> float:
-        """How long records are kept, in seconds."""
+        """The time for which records are kept, in seconds."""
         return float(self.summary()["RetentionPeriodHours"]) * 3600
 
     @cached_property
@@ -220,7 +220,7 @@ POOL: Final[ClientPool[KinesisClient]] = ClientPool(KinesisClient.close)
 
 
 def client_key(values: Values) -> str:
-    """What clients of one stream and one account share."""
+    """The key in the pool that the clients of one stream and one account share."""
     return digest(dumps({name: values[name] for name in (*_CLIENT_OPTIONS, "streamArn", "streamName")}))
 
 

@@ -222,7 +222,7 @@ class KinesisSource(CursorSource):
         return self._shards
 
     def _start_of(self, shard: Mapping[str, Any], is_later: bool) -> dict[str, Any]:
-        """Where a shard begins that was never read; where ``is_later``, with what says when its first records came."""
+        """The start of a shard that was never read; where ``is_later``, with what says when its first records came."""
         start, name = _start(self.values), shard["ShardId"]
         since: dict[str, Any] = {}
         if is_later:
@@ -239,7 +239,7 @@ class KinesisSource(CursorSource):
 
 
 def check_stream(values: Values) -> Iterator[Problem]:
-    """What is wrong with the name of the stream."""
+    """The problems of the name of the stream."""
     if (values["streamName"] is None) == (values["streamArn"] is None):
         problem = "missing; name the stream by" if values["streamName"] is None else "and streamArn exclude each other; give"
         yield Problem("streamName", f"{problem} streamName or streamArn.")

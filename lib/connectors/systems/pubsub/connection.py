@@ -29,7 +29,7 @@ _CREDENTIALS: Final = (
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """What is wrong with the address and the credentials."""
+    """The problems of the address and the credentials."""
     endpoint = values["endpoint"]
     if endpoint is not None and ":" not in endpoint.removeprefix("https://"):
         yield Problem("endpoint", f'must be host:port, or https://host:port; got "{endpoint}".')
@@ -79,7 +79,10 @@ class PubSubClient:
         return self._reasons(error) == {"PERMANENT"}
 
     def _reasons(self, error: Exception) -> set[str]:
-        """How acknowledgement ids failed. The metadata has a reason for each, such as PERMANENT_FAILURE_INVALID_ACK_ID."""
+        """The kinds of failures of acknowledgement ids, such as ``PERMANENT``.
+
+        The metadata has a reason for each id, such as PERMANENT_FAILURE_INVALID_ACK_ID.
+        """
         metadata = error.metadata if isinstance(error, self._errors.GoogleAPICallError) else None
         return {reason.partition("_FAILURE_")[0] for reason in (metadata or {}).values() if "_FAILURE_" in reason}
 

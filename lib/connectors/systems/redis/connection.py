@@ -31,7 +31,7 @@ _PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """What is wrong with the address."""
+    """The problems of the address."""
     if values["url"] is None and values["host"] is None:
         yield Problem("host", "missing; name the server by host and port, or by url.")
     if values["url"] is not None and values["host"] is not None:

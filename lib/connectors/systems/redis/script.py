@@ -103,7 +103,7 @@ class SinkKeys:
 
 
 def contents(client: RedisClient) -> list[LedgerContent]:
-    """What every sink has recorded in the database of ``client``."""
+    """The content of every sink's ledger in the database of ``client``."""
     pattern = SinkKeys("*").ledger
     ledger_keys, cursor = set[bytes](), b"0"
     while True:
@@ -132,7 +132,7 @@ class ScriptCommitter(GlobalCommitter):
     records_claims = True
 
     def __init__(self, sink_id: str, connect: Callable[[], RedisClient], retention: float) -> None:
-        """What is staged and older than ``retention`` seconds goes, unless it is of the batch that is being written."""
+        """Stages older than ``retention`` seconds are deleted, unless they are of the batch that is being written."""
         self._sink_id = sink_id
         self._keys = SinkKeys(sink_id)
         self._connect = connect

@@ -29,10 +29,10 @@ _SHORTEST_IDLE: Final = 0.1
 _LAST_MILLISECOND: Final = 253_402_300_799_999
 """The end of the year 9999, the last one of a timestamp."""
 _SECONDS: Final = 10.0
-"""How long the server may take to answer, beside the time that a call waits for entries."""
+"""The seconds that the server may take to answer, beside the time that a call waits for entries."""
 _ID: Final = re.compile(r"\d+(-\d+)?")
 _NO_COUNTS: Final = re.compile("wrong number of arguments|syntax error|use the MKSTREAM option")
-"""What a server before Redis 7 says to ENTRIESREAD."""
+"""A pattern of the errors of a server before Redis 7 that is given ENTRIESREAD."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 SCHEMA: Final = pa.schema(
     [
@@ -175,7 +175,7 @@ class RedisReceiver(Receiver):
                     raise self._named(refused) from None
 
     def _removed(self) -> int:
-        """How many entries the stream has had and has no more."""
+        """The number of entries that the stream has had and has no more."""
         try:
             info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
         except Fatal:  # there is none; whatever else it is, the next command says it
@@ -285,7 +285,7 @@ class RedisReceiver(Receiver):
         raise AssertionError
 
     def _idle(self, start: str, count: int) -> list[Any]:
-        """What the group has held for longer than ``minIdle``, from the id ``start`` on."""
+        """The entries that the group has held for longer than ``minIdle``, from the id ``start`` on, ``count`` at most."""
         return list(self._command("XPENDING", self.stream, self.group, "IDLE", self._min_idle, start, "+", count))
 
     def _set_idle(self, leases: Sequence[str], milliseconds: int) -> None:

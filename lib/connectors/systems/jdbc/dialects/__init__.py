@@ -113,7 +113,7 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Dat
 
 
 _MAGIC: Final = (("sqlite", 0, b"SQLite format 3\0"), ("duckdb", 8, b"DUCK"))
-"""What the files of databases hold, and from which byte."""
+"""The databases in files, each with an offset and the bytes that its files hold there."""
 
 
 def url_of_file(path: str) -> str | None:

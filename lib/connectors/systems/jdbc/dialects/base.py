@@ -1,4 +1,4 @@
-"""What a dialect consists of: names, types, the statements that move staged rows, and what an error means."""
+"""The parts of a dialect: names, types, the statements that move staged rows, and what an error means."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Dialect(ABC):
     prepares: ClassVar[bool] = False
     """True if one connection can prepare a transaction, and another one commit it."""
     prepared_needs: ClassVar[str] = ""
-    """What the server lacks where :meth:`most_prepared` is 0."""
+    """The requirement that the server does not meet where :meth:`most_prepared` is 0."""
     loads_exactly: ClassVar[bool] = False
     """True if values are loaded as the target's own types. A column of another type goes through a stage."""
     tells_repeated_keys: ClassVar[bool] = False
@@ -111,7 +111,7 @@ class Dialect(ABC):
     plain_values: ClassVar[bool] = False
     """True if the database has no types for times and decimals, which are text then."""
     arrow_driver: ClassVar[str] = ""
-    """What takes and gives rows as Arrow: ``adbc`` or ``duckdb``; else the driver has rows of Python values."""
+    """The driver that takes and gives rows as Arrow: ``adbc`` or ``duckdb``; ``""`` for one that has rows of Python values."""
     refuses_zero_bytes: ClassVar[bool] = False
     """True if no text may hold a zero byte."""
     refuses_infinity: ClassVar[bool] = False
@@ -129,7 +129,7 @@ class Dialect(ABC):
     clock: ClassVar[str] = ""
     """A SELECT of the server's time; ``""`` for a database that has the clock of this machine."""
     text_type: ClassVar[str] = "VARCHAR"
-    """What values are cast to for their text; ``""`` where values have types and columns have none."""
+    """The type that values are cast to for their text; ``""`` where values have types and columns have none."""
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
     identifier: ClassVar[str] = "VARCHAR(200)"
@@ -139,7 +139,7 @@ class Dialect(ABC):
         self.address = address
         self.timeout = timeout
         self.session_statement = ""
-        """What runs first in each session that reads, as ``sessionInitStatement`` says."""
+        """The statement that runs first in each session that reads, as ``sessionInitStatement`` says; ``""`` for none."""
 
     @property
     def idle_seconds(self) -> float:

@@ -28,7 +28,7 @@ _BINARY_COLLATION = "utf8mb4_nopad_bin"
 _PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
-"""How long a session may exist after its client has closed it."""
+"""The seconds for which a session may exist after its client has closed it."""
 _CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
@@ -87,7 +87,7 @@ class MariaDb(Dialect):
         return raw
 
     def _tls(self) -> ssl.SSLContext | None:
-        """What must encrypt a session, as ``sslMode`` and ``serverSslCert`` say; ``None`` leaves it to client and server."""
+        """The TLS that a session must use, by ``sslMode`` and ``serverSslCert``; ``None`` leaves it to client and server."""
         ca = self.address.more.get("ssl_ca")
         mode = self.address.more.get("sslmode", "verify-ca" if ca else "disable")
         if mode == "disable":

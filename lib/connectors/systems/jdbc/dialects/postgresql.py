@@ -332,7 +332,7 @@ def _flat_array(column: Column, name: str, as_kind: pa.DataType) -> str:
 
 
 def _loaded_type(name: str, sql: str) -> pa.DataType | None:
-    """What is loaded into a column of the type ``name``, ``sql`` with its modifier; ``None`` where Arrow has no equal."""
+    """The type to load into a column of the type ``name``, ``sql`` with its modifier; ``None`` where Arrow has no equal."""
     if name == "numeric":
         kind = read_type(sql.replace(" ", ""))
         return None if kind == _ANY_NUMERIC and sql != "numeric(38,18)" else kind
@@ -340,7 +340,7 @@ def _loaded_type(name: str, sql: str) -> pa.DataType | None:
 
 
 def read_type(sql: str) -> pa.DataType | None:
-    """What a column is read as; ``sql`` is psycopg's name of its type. ``None`` is text."""
+    """The Arrow type that a column is read as; ``sql`` is psycopg's name of its type. ``None`` is text."""
     if sql.endswith("[]"):
         item = read_type(sql[:-2])
         return None if item is None else pa.list_(item)

@@ -112,7 +112,7 @@ class Sqlite(Dialect):
 
 
 def _declared(sql: str) -> pa.DataType | None:
-    """What a column that is declared as ``sql`` is read as. An integer of any name may have 64 bits."""
+    """The Arrow type for a column that is declared as ``sql``. An integer of any name may have 64 bits."""
     name = sql.upper()
     if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
         return pa.decimal128(int(match[1]), int(match[2] or 0)) if int(match[1]) <= 38 else None

@@ -39,7 +39,7 @@ _NULL_COUNT_PAUSE: Final = 100
 
 @dataclass(frozen=True)
 class StreamHead:
-    """What there is to read: the tables, their largest keys, and how many rows of each have no key."""
+    """The tables to read, their largest keys, and the number of rows of each that have no key."""
 
     tables: Mapping[str, StreamTable]
     newest: Mapping[str, Newest]

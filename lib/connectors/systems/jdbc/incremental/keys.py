@@ -30,7 +30,7 @@ AWARE, WALL, DAY, PLAIN = "aware", "wall", "day", "plain"
 
 
 def kind_of(sql: str) -> str:
-    """What times in a column of the database's type ``sql`` are; ``""`` for a type that is no time."""
+    """The kind of times in a column of the database's type ``sql``; ``""`` for a type that is no time."""
     name = sql.lower()
     if name.startswith(("timestamptz", "timestamp with time zone")) or re.fullmatch(r"timestamp(\(\d\))? with time zone", name):
         return AWARE
@@ -63,7 +63,7 @@ def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
 
 
 def _put_back(before: datetime.datetime, after: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
-    """What the clock shows when it is put back, somewhere between two moments."""
+    """The time that the clock shows when it is put back, somewhere between two moments."""
     old = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) / 2
@@ -106,7 +106,7 @@ NOW_X: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 @dataclass(frozen=True)
 class Keys:
-    """How new rows of one table are found. ``timestamps`` are taken as the first of them that is not null.
+    """The keys by which new rows of one table are found. ``timestamps`` are taken as the first of them that is not null.
 
     ``time_type`` is the type of the first of them in the database, ``id_type`` that of the ids, and ``by_transaction`` says
     whether rows tell which transaction wrote them (tables of PostgreSQL).

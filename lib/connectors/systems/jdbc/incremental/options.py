@@ -19,7 +19,7 @@ _NAMES: Final = re.compile(r"[\w$ .-]+(,[\w$ .-]+)+")
 
 @dataclass(frozen=True)
 class TableChoice:
-    """Which tables are read: those in ``names``, or those whose whole name ``pattern`` matches."""
+    """The tables to read: those in ``names``, or those whose whole name ``pattern`` matches."""
 
     names: tuple[str, ...] = ()
     pattern: str = ""
@@ -85,7 +85,7 @@ INCREMENTAL: Final = Options(
     discoveryInterval=Duration(30.0, meaning="how often new tables are looked for"),
     alias={"timestampColumn": "timestampColumns"},
 )
-"""What a stream takes beside the options of a batch."""
+"""The options of a stream, beside those of a batch."""
 
 
 def is_stream_of_tables(values: Values) -> bool:
@@ -98,7 +98,7 @@ def mode_wanted(values: Values) -> str:
 
 
 def check_incremental(values: Values) -> Iterator[Problem]:
-    """What is wrong with the options of a stream, as far as can be told without the database."""
+    """The problems of the options of a stream that show without the database."""
     mode = values["incremental"]
     if mode in (TIMESTAMP, BOTH) and not values["timestampColumns"]:
         yield Problem("timestampColumns", f"missing; incremental={mode} needs the columns that tell when a row was changed.")

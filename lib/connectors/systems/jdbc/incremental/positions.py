@@ -43,7 +43,7 @@ MODES: Final = (INCREMENTING, TIMESTAMP, BOTH, BULK)
 
 @dataclass(frozen=True)
 class TableSplit(Split):
-    """What one task reads of one table: the rows of ``upto`` that are not in ``after`` (JSON of states, ``""``: nothing).
+    """The share of one task in one table: the rows of ``upto`` that are not in ``after`` (JSON of states, ``""``: nothing).
 
     ``by`` are the columns of its key, ``oid`` its number, ``ids`` the share of it, where a range of ids is cut.
     """
@@ -63,7 +63,7 @@ def tables(position: Position) -> dict[str, dict[str, Any]]:
 
 
 def table_splits(start: Position, end: Position, parallelism: int) -> Iterator[TableSplit]:
-    """What lies between two positions, in the order of table names, cut where ids are counted."""
+    """The splits between two positions, in the order of table names, cut where ids are counted."""
     before = tables(start)
     for name, upto in sorted(tables(end).items()):
         after = before.get(name, {})
@@ -188,7 +188,7 @@ def fingerprint(columns: Iterable[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """How a table's columns differ from those of a fingerprint. ``gone`` is a number: their names are not known."""
+    """The difference of a table's columns from those of a fingerprint. ``gone`` is a number: their names are not known."""
 
     added: tuple[str, ...]
     retyped: tuple[str, ...]
@@ -205,7 +205,7 @@ class Change:
 
 
 def changed(known: str, columns: Sequence[tuple[str, str]]) -> Change:
-    """What has happened to a table since its fingerprint was ``known``."""
+    """The change of a table's columns since its fingerprint was ``known``."""
     before = {known[at : at + 4]: known[at + 4 : at + 8] for at in range(0, len(known), 8)}
     now = {digest(name, length=4): (name, digest(kind, length=4)) for name, kind in columns}
     return Change(

@@ -72,7 +72,7 @@ class Probe:
         return bool(rows_of(self.connection, (f"SELECT 1 FROM {table.source} WHERE ", *rows, " LIMIT 1")))
 
     def count(self, table: StreamTable, rows: Clause, most: int) -> int:
-        """How many rows there are; no further than ``most``."""
+        """The number of rows of a table that ``rows`` selects, counted no further than ``most``."""
         inner = (f"SELECT 1 AS one FROM {table.source} WHERE ", *rows, f" LIMIT {most}")
         ((number,),) = rows_of(self.connection, ("SELECT count(*) FROM (", *inner, ") counted"))
         return int(number)
@@ -122,7 +122,7 @@ class Probe:
         return [*begin, *middle, *end]
 
     def rows_without_key(self, table: StreamTable) -> int:
-        """How many rows have no key."""
+        """The number of rows of a table that have no key."""
         condition = table.keys.absent(self.dialect)
         return int(self.connection.rows(f"SELECT count(*) FROM {table.source} WHERE {condition}")[0][0]) if condition else 0
 
@@ -187,11 +187,14 @@ class LateTransactions:
         self._ended = self._transactions.ended(probe.connection)
 
     def _first_seen(self, name: str) -> datetime.datetime | None:
-        """When a new transaction began at the earliest: at the last look. Unknown for a prepared one, which has a new name."""
+        """The earliest time at which a new transaction may have begun: the last look.
+
+        ``None``, for unknown, of a prepared one, which has a new name.
+        """
         return None if name.startswith(PREPARED) else self._last_look
 
     def state_fields(self, table: StreamTable, state: State, at: Any) -> dict[str, Any]:
-        """What belongs to a state that goes up to the time ``at``, after ``state``."""
+        """The fields about transactions of a state that goes up to the time ``at``, after ``state``."""
         if not table.keys.by_transaction or self._ended is None:
             return {}
         fields: dict[str, Any] = {"x": self._ended.x}

@@ -97,7 +97,7 @@ class TableReader(SplitReader[TableSplit]):
             _log.warning("%s was dropped while it was read", split.table)
 
     def _selection(self, split: TableSplit) -> Selection | None:
-        """What the split reads as it is now; ``None`` for a table that is gone, or was made anew."""
+        """The selection of the split as it is now; ``None`` for a table that is gone, or was made anew."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
@@ -194,7 +194,7 @@ def _keys(split: TableSplit, selection: Selection) -> Keys:
 
 
 def _literal(text: str) -> Any:
-    """What SQLite's ``quote`` says of a value."""
+    """The value that SQLite's ``quote`` writes as ``text``."""
     if text.startswith("'"):
         return text[1:-1].replace("''", "'")
     return float(text) if set(text) & set(".eE") else int(text)
@@ -207,5 +207,5 @@ def _key_text(keys: Keys, dialect: Dialect) -> str:
 
 
 def _first(keys: Keys, dialect: Dialect) -> str:
-    """What rows are ordered by first, as SQL."""
+    """The expression that rows are ordered by first, as SQL."""
     return keys.id(dialect) if keys.mode == INCREMENTING else keys.time(dialect)

@@ -102,7 +102,7 @@ class _ById:
         return fresh[:room], max(stop - 1, self.known if self.known is not None else stop - 1)
 
     def _cut(self, share: int) -> tuple[int, list[Interval]]:
-        """Where ``share`` rows end, late ones first, and the holes that must wait for the next batch."""
+        """The id at which ``share`` rows end, late ones first, and the holes that must wait for the next batch."""
         old = self._holes()
         column = self.table.keys.id(self.probe.dialect)
         if old:

@@ -128,7 +128,7 @@ _FRACTIONS: Final = re.compile(r"real|float|double|(numeric|decimal) ?\(\d+, ?0*
 _TEXT: Final = re.compile(r"(char|text|varchar|character varying|varbinary|bit|nvarchar|bpchar)\b[^(]*\(.*\)", re.I)
 _QUALIFIED: Final = re.compile(r"\w+\.\w+")
 QUERY: Final = "query"
-"""What a query is called in positions, where a table has its name."""
+"""The name of a query in positions, where a table has its own name."""
 
 
 @dataclass(frozen=True)

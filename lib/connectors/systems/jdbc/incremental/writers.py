@@ -49,7 +49,7 @@ class Holes:
     """Ids that were taken when the driver looked, but that no position has reached yet."""
 
     def writers(self, connection: Connection, oid: int | None) -> Writers:
-        """Who may fill holes of a table with that ``oid``."""
+        """The writers that may fill holes of a table with that ``oid``; none with a ``single_writer``."""
         return Writers() if self.single_writer else writers(connection, oid)
 
     def open(self, table: str, holes: Sequence[Interval], writers: Writers) -> list[Interval]:
@@ -101,7 +101,7 @@ SELECT n FROM generate_series(%s::bigint, %s::bigint) AS n WHERE pg_xact_status(
 """
 _UNSEEN: Final = "SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint"
 PREPARED: Final = "-1/"
-"""How the names of prepared transactions begin: in ``pg_locks`` since the server started again, in :func:`running` always."""
+"""The prefix of names of prepared transactions: in ``pg_locks`` since the server started again, in :func:`running` always."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def running(connection: Connection) -> frozenset[str]:
 
 
 class Transactions:
-    """Which transactions have ended, subtransactions and prepared ones included. Remembers the last answer."""
+    """The transactions that have ended, subtransactions and prepared ones included. Remembers the last answer."""
 
     def __init__(self) -> None:
         self._seen: EndedTransactions | None = None
