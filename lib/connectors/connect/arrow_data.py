@@ -70,7 +70,7 @@ def cast_to(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _list_offsets(lists: pa.Array) -> pa.Array:
-    """Where each list begins in its flattened values, with null for a null list, and the end of the last one."""
+    """The offset at which each list begins in its flattened values, null for a null list, and the end of the last one."""
     ends = pc.cumulative_sum(pc.list_value_length(lists).cast(pa.int32()).fill_null(0))
     starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     valid = pa.concat_arrays([lists.is_valid(), pa.array([True])])

@@ -34,7 +34,7 @@ def names(text: str | None) -> list[str]:
 
 
 def common_problems(properties: Mapping[str, str], *, sink: bool) -> Iterator[Problem]:
-    """What Connect refuses, whatever the connector."""
+    """The problems for which Connect refuses properties, whatever the connector."""
     yield from error_problems(properties, sink=sink)
     yield from reference_problems(properties, properties.get("config.providers"))
     letters = (properties.get("errors.deadletterqueue.topic.name") or "").strip()

@@ -32,7 +32,7 @@ class ConfigType(str, Enum):
 
 
 class Importance(str, Enum):
-    """How much a setting matters to most users."""
+    """The importance of a setting to most users."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"
@@ -87,7 +87,7 @@ class ConfigKey:
 
 @dataclass
 class ConfigValue:
-    """What :meth:`ConfigDef.validate` says of one setting: its value, and what is wrong with it."""
+    """The answer of :meth:`ConfigDef.validate` about one setting: its value, and what is wrong with it."""
 
     name: str
     value: Any = None
@@ -157,7 +157,7 @@ class ConfigDef:
         return list(answers.values())
 
     def problems(self, properties: Mapping[str, Any], prefix: str = "") -> Iterator[Problem]:
-        """What :meth:`validate` finds, as problems of an error of this library; ``prefix`` stands before each name."""
+        """The findings of :meth:`validate`, as problems of an error of this library; ``prefix`` stands before each name."""
         for answer in self.validate(properties):
             for text in answer.error_messages:
                 value_text = f"; got {redacted(answer.name, properties[answer.name])}" if answer.name in properties else ""

@@ -49,7 +49,7 @@ class TopicPartition(NamedTuple):
 
 
 class ExactlyOnceSupport(str, Enum):
-    """What a source connector says of its offsets."""
+    """The answer of a source connector that is asked whether its offsets say exactly where to go on."""
 
     SUPPORTED = "SUPPORTED"
     UNSUPPORTED = "UNSUPPORTED"
@@ -63,7 +63,7 @@ class ConnectorTransactionBoundaries(str, Enum):
 
 
 class ConnectorContext(ABC):
-    """What a connector may ask of the runtime, from any thread."""
+    """The part of the runtime that a connector may ask, from any thread."""
 
     @abstractmethod
     def request_task_reconfiguration(self) -> None:
@@ -108,7 +108,7 @@ class Connector(ABC):
         return ConfigDef()
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
-        """What is wrong with ``props``, by setting. Override it for what only several settings together show."""
+        """Each setting of ``props`` with its problems. Override it for what only several settings together show."""
         return self.config().validate(props)
 
     def version(self) -> str:
@@ -139,7 +139,7 @@ class SinkConnector(Connector):
 
 
 class TransactionContext(ABC):
-    """Where transactions end, for a task of ``transaction.boundary=connector``."""
+    """Ends transactions, for a task of ``transaction.boundary=connector``."""
 
     @abstractmethod
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
@@ -151,7 +151,7 @@ class TransactionContext(ABC):
 
 
 class SourceTaskContext(ABC):
-    """What a source task may ask of the runtime."""
+    """The part of the runtime that a source task may ask."""
 
     @abstractmethod
     def offset_storage_reader(self) -> OffsetStorageReader:
@@ -215,7 +215,7 @@ class ErrantRecordReporter(ABC):
 
 
 class SinkTaskContext(ABC):
-    """What a sink task may ask of the runtime."""
+    """The part of the runtime that a sink task may ask."""
 
     @abstractmethod
     def configs(self) -> Mapping[str, str]:
@@ -239,11 +239,11 @@ class SinkTaskContext(ABC):
 
     @abstractmethod
     def errant_record_reporter(self) -> ErrantRecordReporter | None:
-        """Where bad records go; ``None`` unless ``errors.tolerance=all``."""
+        """The reporter that takes bad records; ``None`` unless ``errors.tolerance=all``."""
 
     @abstractmethod
     def timeout(self, milliseconds: int) -> None:
-        """How long to wait before the next try after a :class:`~connectors.connect.errors.RetriableException`."""
+        """Sets the pause before the next try after a :class:`~connectors.connect.errors.RetriableException`."""
 
 
 class SinkTask(ABC):

@@ -224,7 +224,7 @@ CONVERTERS: Final[dict[str, Callable[[], Converter]]] = {
 _REGISTRY: Final = ("Avro", "JsonSchema", "Protobuf")
 """Parts of the names of converters with a schema registry, which only Java connectors have."""
 DEFAULT_CONVERTER: Final = f"{_KAFKA}.json.JsonConverter"
-"""Where the user names none: plain JSON, without schemas."""
+"""The converter of keys and values where the user names none: plain JSON, without schemas."""
 
 
 def converter_of(properties: Mapping[str, str], side: str) -> Converter:
@@ -259,7 +259,7 @@ def header_of(converter: Converter, topic: str, key: str, data: bytes | None) ->
 
 
 def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
-    """What is wrong with the converters of a configuration."""
+    """The problems of the converters of a configuration."""
     for side in ("key", "value", "header"):
         prefix = f"{side}.converter"
         if prefix not in properties:

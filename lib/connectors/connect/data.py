@@ -145,7 +145,7 @@ class Schema:
         return dict(self.parameters).get(name)
 
     def title(self) -> str:
-        """How messages name the schema: ``Schema{com.example.Person:STRUCT}``, as Connect does."""
+        """The name of the schema in messages: ``Schema{com.example.Person:STRUCT}``, as in Connect."""
         return f"Schema{{{self.name}:{self.type.name}}}" if self.name else f"Schema{{{self.type.name}}}"
 
     def validate(self, value: Any, path: str = "") -> None:

@@ -12,7 +12,7 @@ PREFIX: Final = "__connect.errors."
 
 
 def context_headers(letter: DeadLetter, connector: str) -> list[tuple[str, bytes | None]]:
-    """What failed and why, as the headers that Connect puts on a dead letter."""
+    """The headers that Connect puts on a dead letter: what failed and why."""
     fields: dict[str, Any] = {
         "topic": letter.topic,
         "partition": letter.partition,

@@ -79,7 +79,7 @@ def masked_error(error: Exception, mask: Callable[[str], str]) -> Exception:
 
 @contextmanager
 def masking(mask: Callable[[str], str]) -> Iterator[None]:
-    """What is raised inside goes on without secrets."""
+    """Hides the secrets in the exceptions that leave its block."""
     try:
         yield
     except Exception as error:

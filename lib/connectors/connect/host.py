@@ -59,7 +59,7 @@ Groups = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ConnectorSettings:
-    """What a user has set for one connector.
+    """The settings of a user for one connector.
 
     ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
     ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
@@ -114,7 +114,7 @@ class DeadLetter:
 
 @dataclass(frozen=True)
 class TaskRecords:
-    """What one task of a source has given for an epoch: ``rows`` of :data:`SOURCE_COLUMNS`, and its newest ``offsets``.
+    """The output of one task of a source for an epoch: ``rows`` of :data:`SOURCE_COLUMNS`, and its newest ``offsets``.
 
     Offsets may move without rows: transforms drop records. ``groups`` go with the offsets. ``counts`` are for the query's
     table, such as ``errors``, ``retries`` and ``polled``.
@@ -183,13 +183,13 @@ class SourceHost(ABC):
 
     @abstractmethod
     def validate(self) -> list[Problem]:
-        """What is wrong with the properties, all of it: what the connector's own ConfigDef says, converters, transforms.
+        """All problems of the properties: what the connector's own ConfigDef says, converters, transforms.
 
         Without contact to the system, unless the connector's own validation makes it. Secrets are hidden.
         """
 
     def slot(self) -> str:
-        """What a start may make anew: a replication slot, by its database and name. Empty for nothing."""
+        """The replication slot that a start may make anew, by its database and name. Empty for none."""
         return ""
 
     def check_first_start(self) -> None:  # noqa: B027
@@ -201,7 +201,7 @@ class SourceHost(ABC):
 
     @abstractmethod
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        """What the tasks have given since the last call, for ``epoch``; empty when nothing comes within ``seconds``.
+        """The output of the tasks since the last call, for ``epoch``; empty when nothing comes within ``seconds``.
 
         Returns when there is something, and nothing more comes for a moment. Only whole transactions
         (``transaction.boundary``), at least one, and then as many as fit into ``limit``; the rest stays for the next call.
@@ -248,7 +248,7 @@ class SourceHost(ABC):
         """The states of the tasks."""
 
     def generation(self) -> int:
-        """How often tasks were dealt out: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
+        """The number of times that tasks were dealt out: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
         return 1
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which host runs a connector: Java, or Python."""
+"""The choice of the host that runs a connector: Java, or Python."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class JsonWriter:
         return pa.array(bodies, pa.binary())
 
     def _parts(self, schema: Schema) -> tuple[bytes, Callable[[Any], Any]]:
-        """What stands before a payload, and the function that writes one: made once per schema."""
+        """The bytes before a payload, and the function that writes one: made once per schema."""
         if schema not in self._known:
             head = b'{"schema":' + json_bytes(schema_json(schema)) + b',"payload":'
             self._known[schema] = head, _json_of(schema, numeric=self._numeric)

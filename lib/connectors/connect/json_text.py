@@ -37,5 +37,5 @@ def json_bytes(value: Any) -> bytes:
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """What JSON ``text`` holds. Raises ``ValueError``."""
+    """The value that JSON ``text`` holds. Raises ``ValueError``."""
     return json.loads(text) if orjson is None else orjson.loads(text)

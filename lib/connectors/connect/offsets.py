@@ -16,7 +16,7 @@ def partition_key(partition: Mapping[str, Any]) -> str:
 
 
 class OffsetStorageReader:
-    """Where each source partition was read up to. Reads nothing but memory: one call is as good as a thousand."""
+    """The offset up to which each source partition was read. Reads nothing but memory: one call is as good as a thousand."""
 
     def __init__(self, store: OffsetStore) -> None:
         self._store = store
@@ -37,7 +37,7 @@ class OffsetStore:
         self._offsets = {key: value for key, value in offsets.items() if value is not None}
         self._lock = threading.Lock()
         self.reads = 0
-        """How many reads there were, of any number of partitions."""
+        """The number of reads, each of any number of partitions."""
 
     def get(self, keys: Sequence[str]) -> list[dict[str, Any] | None]:
         with self._lock:

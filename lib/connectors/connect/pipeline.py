@@ -20,7 +20,7 @@ _KEY, _VALUE, _HEADERS = "_key", "_value", "_headers"
 
 @dataclass
 class Outcome:
-    """What became of records: the ``rows``, the dead ``letters``, and the numbers of the records that these were."""
+    """The outcome of records: the ``rows``, the dead ``letters``, and the numbers of the records that these were."""
 
     rows: pa.Table
     letters: list[DeadLetter] = field(default_factory=list)

@@ -26,7 +26,7 @@ def connector_class(name: str, base: type[Any]) -> type[Any]:
 
 
 def named_class(name: str) -> Any:
-    """What is called ``name``: a class of the user's own, else by its dotted name. Raises ``ImportError``."""
+    """The object called ``name``: a class of the user's own, else by its dotted name. Raises ``ImportError``."""
     if name in OWN:
         return OWN[name]
     module, _, inner = name.rpartition(".")

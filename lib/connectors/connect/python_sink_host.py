@@ -130,9 +130,9 @@ class PythonSinkTask(SinkHostTask):
         self._partitions: set[TopicPartition] = set()
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        """Where the rows of each partition begin, and where they end."""
+        """The offset of the first row of each partition, and the one behind its last row."""
         self._record_ends: dict[TopicPartition, int] = {}
-        """Where the records end that were put; the rows behind may be dead letters."""
+        """The offset behind the last record that was put, by partition; the rows behind may be dead letters."""
         self._acknowledged: dict[TopicPartition, int] = {}
         self._letters: list[DeadLetter] = []
         self._task = kind()
@@ -235,7 +235,7 @@ class PythonSinkTask(SinkHostTask):
             self._pre_commit()
 
     def _pre_commit(self) -> Mapping[TopicPartition, int]:
-        """What the task answers. That is kept: it may name each offset in one answer only."""
+        """Asks the task what the target has, and keeps the answer: it may name each offset in one answer only."""
         # A target that is ahead of the rows, as with a new checkpoint, must not hear that it has less.
         ends = {place: max(end, self._context.offsets.get(place, 0)) for place, end in self._ends.items()}
         answer = self._retried(lambda: self._task.pre_commit(ends))

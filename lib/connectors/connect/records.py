@@ -80,7 +80,7 @@ def _headers_of(headers: Any) -> Headers:
 
 
 class ConnectRecord:
-    """What records of sources and sinks have in common. ``timestamp`` is in milliseconds since 1970."""
+    """The common part of the records of sources and sinks. ``timestamp`` is in milliseconds since 1970."""
 
     __slots__ = ("headers", "key", "key_schema", "partition", "timestamp", "topic", "value", "value_schema")
 
@@ -205,7 +205,7 @@ class SourceBatch:
 
 @dataclass(frozen=True)
 class RecordMetadata:
-    """What ``commit_record`` hears of a record: the epoch in which Spark has committed it."""
+    """The metadata that ``commit_record`` gets of a record: the epoch in which Spark has committed it."""
 
     topic: str
     epoch: int

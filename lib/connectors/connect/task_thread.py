@@ -39,7 +39,7 @@ _log = logging.getLogger("connectors.connect")
 
 
 class Signal:
-    """What changes between the threads of a host: one lock, one condition."""
+    """The signal of a change between the threads of a host: one lock, one condition."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -77,7 +77,7 @@ class Transaction:
             self.counts[name] = self.counts.get(name, 0) + count
 
     def aborted(self) -> Transaction:
-        """What remains of a transaction that the connector aborts: its records count as read."""
+        """The rest of a transaction that the connector aborts: its records count as read."""
         return Transaction([SOURCE_COLUMNS.empty_table()], self.offsets, counts=self.counts)
 
 
@@ -228,7 +228,7 @@ class TaskThread:
         return self._boundaries.by_connector and bool(pending.tables)
 
     def _polled(self, task: SourceTask) -> Sequence[SourceRecord] | Sequence[SourceBatch] | None:
-        """What a poll gives; ``None`` for nothing."""
+        """Polls ``task`` once, and returns its records or batches; ``None`` for nothing."""
         began = time.monotonic()
         try:
             polled = task.poll()
@@ -270,7 +270,7 @@ class TaskThread:
     def _cut(
         self, polled: Sequence[Any], pipeline: SourcePipeline, transactions: TaskTransactions | None
     ) -> list[tuple[Transaction, bool | None]]:
-        """What was polled as transactions, and whether each is committed, aborted (false) or goes on (``None``)."""
+        """The transactions in what was polled, and whether each is committed, aborted (false) or goes on (``None``)."""
         end = True if self._boundaries.each_poll else None
         if isinstance(polled[0], SourceBatch):
             transaction = Transaction()

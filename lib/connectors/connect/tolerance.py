@@ -1,4 +1,4 @@
-"""What happens when a converter fails: ``errors.tolerance``, ``errors.retry.*``, ``errors.log.*`` of Connect.
+"""The treatment of failures in a converter: ``errors.tolerance``, ``errors.retry.*``, ``errors.log.*`` of Connect.
 
 A RetriableException is tried again, from 40 ms on with doubled pauses, until ``errors.retry.timeout``. Then it goes on, unlike
 in Connect, where ``errors.tolerance=all`` makes dead letters of all that comes while a schema registry is away. What else fails
@@ -134,7 +134,7 @@ class Tolerance:
 
 
 def error_problems(properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
-    """What is wrong with the settings of errors."""
+    """The problems of the settings of errors."""
     settings = {key: value for key, value in properties.items() if key.startswith("errors.")}
     problems = list(ERRORS.problems({key: value for key, value in settings.items() if key in ERRORS.keys}))
     for key in settings:

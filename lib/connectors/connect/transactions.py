@@ -1,4 +1,4 @@
-"""Where the transactions of a source end: ``transaction.boundary`` of KIP-618, ``poll``, ``interval`` or ``connector``.
+"""The ends of a source's transactions: ``transaction.boundary`` of KIP-618, ``poll``, ``interval`` or ``connector``.
 
 A transaction is what one epoch holds whole or not at all.
 """
@@ -41,7 +41,7 @@ _INTERVAL: Final = 60.0
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where transactions end: with each poll, after an ``interval`` of seconds, or where the connector says."""
+    """The ends of transactions: with each poll, after an ``interval`` of seconds, or where the connector says."""
 
     each_poll: bool = True
     interval: float | None = None
@@ -57,7 +57,7 @@ class Boundaries:
 
 
 def transaction_problems(properties: Mapping[str, str], connector: SourceConnector) -> Iterator[Problem]:
-    """What the connector cannot do of what the settings want."""
+    """The problems of the settings of transactions, and what of them the connector cannot do."""
     settings = {key: str(value).lower() for key, value in properties.items() if key in TRANSACTIONS.keys}
     problems = list(TRANSACTIONS.problems(settings))
     yield from problems
@@ -80,7 +80,7 @@ def transaction_problems(properties: Mapping[str, str], connector: SourceConnect
 
 
 class TaskTransactions(TransactionContext):
-    """What a task has said of its transactions; used in the thread of the task alone."""
+    """The ends of transactions that a task has named; used in the thread of the task alone."""
 
     def __init__(self) -> None:
         self._ends: dict[int, bool] = {}

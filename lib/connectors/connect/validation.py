@@ -1,4 +1,4 @@
-"""What is wrong with the properties of a connector, all of it in one answer."""
+"""The problems of the properties of a connector, all of them in one answer."""
 
 from __future__ import annotations
 

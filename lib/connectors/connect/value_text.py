@@ -24,7 +24,7 @@ Typed = tuple[Schema | None, Any]
 _DAY: Final = 86_400_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _CONTROLS: Final = "".join(map(chr, range(33)))
-"""What Java's ``trim`` takes off."""
+"""The characters that Java's ``trim`` takes off."""
 
 
 def text_of(value: Any, schema: Schema | None = None) -> str:

@@ -1,4 +1,4 @@
-"""What only Debezium's connectors need: how they go on after a restart, and settings that lose nothing."""
+"""The special needs of Debezium's connectors: how they go on after a restart, and settings that lose nothing."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def offset_store(jvm: Jvm, properties: Mapping[str, str], log: Any = None) -> An
 
 
 def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
-    """What looks at the log of the database before a start (``PostgresLog.java``); ``None`` where nothing does."""
+    """The object that looks at the database's log before a start (``PostgresLog.java``); ``None`` where nothing does."""
     if not is_debezium(properties) or _database(properties) != "postgresql":
         return None
     mode = _mode(properties)

@@ -1,4 +1,4 @@
-"""What Java throws, as values of this process: class, message, stack, and whether a retry may help."""
+"""Exceptions of Java as values of this process: class, message, stack, and whether a retry may help."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JavaFailure:
 
 
 def failure_of(error: Py4JJavaError, masked: Callable[[str], str]) -> JavaFailure:
-    """What ``error`` says; wrappers of Java around the connector's own exception are taken off."""
+    """The failure behind ``error``; wrappers of Java around the connector's own exception are taken off."""
     thrown = error.java_exception
     while thrown.getClass().getName() in _WRAPPERS and thrown.getCause() is not None:
         thrown = thrown.getCause()
@@ -41,7 +41,7 @@ def failure_of(error: Py4JJavaError, masked: Callable[[str], str]) -> JavaFailur
 
 
 def failure(thrown: Any, masked: Callable[[str], str]) -> JavaFailure:
-    """What the Java exception ``thrown`` says, with its causes in the message and the stack."""
+    """The failure of the Java exception ``thrown``, with its causes in the message and the stack."""
     kind, message = str(thrown.getClass().getName()), thrown.getMessage()
     texts, cause = [str(message)] if message else [], thrown
     lines: list[str] = []

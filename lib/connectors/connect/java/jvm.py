@@ -39,7 +39,7 @@ MEMORY: Final = (
     "-XX:MaxMetaspaceSize=112m",
     "-XX:MaxDirectMemorySize=48m",
 )
-"""What keeps a JVM with Debezium below 250 MB; options of the user come behind and win."""
+"""The options that keep a JVM with Debezium below 250 MB; options of the user come behind and win."""
 _FIRST_HEAP: Final = ("-Xms96m", "-Xmn48m")
 """A heap that begins smaller is collected as a whole again and again while it grows. Left out where a user gives ``-Xmx``."""
 
@@ -51,11 +51,11 @@ _SAFETY: Final = (
     "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats.MeasurementCollector=error",
 )
 _NOISE: Final = ("RecordMetadata has no offset -- can't sync offsets",)
-"""What MirrorMaker's source writes for each record: rows lie in no topic."""
+"""The messages that MirrorMaker's source logs for each record, since rows lie in no topic; they are left out."""
 _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 10.0
-"""How long a JVM may go on when its parent is gone."""
+"""The seconds for which a JVM may go on when its parent is gone."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 

@@ -26,7 +26,7 @@ from .validation import connector_jvm, validated
 
 Output = TypeVar("Output")
 _CALL_SECONDS: Final = 600.0
-"""How long a task may take for a ``put`` or a ``preCommit``."""
+"""The seconds that a task may take for a ``put`` or a ``preCommit``, beside ``outage_timeout``."""
 _START_SECONDS: Final = 180.0
 _POLL_RECORDS: Final = 500
 _UNACKNOWLEDGED: Final = 20_000
@@ -231,9 +231,9 @@ class _JavaTask:
         self._partitions: dict[tuple[str, int], Any] = {}
         self._starts: dict[tuple[str, int], int] = {}
         self._ends: dict[tuple[str, int], int] = {}
-        """Where the rows of each topic and partition begin, and where they end."""
+        """The offset of the first row of each topic and partition, and the one behind its last row."""
         self._unacknowledged: dict[tuple[str, int], int] = {}
-        """Where the records end that were put since the last flush; transforms may have dropped the rows behind."""
+        """The offset behind the last record put since the last flush; transforms may have dropped the rows behind."""
         self._acknowledged: dict[tuple[str, int], int] = {}
         self.task = self.jvm.instance(engine.connector.taskClass().getName())
         self.task.initialize(self._context(config))
@@ -312,7 +312,7 @@ class _JavaTask:
                     raise rewind_error(*place, offset, self.settings)
 
     def _offsets(self) -> Any:
-        """Where the task's rows end."""
+        """The offsets behind the task's last rows, by topic and partition, as a map of Java."""
         offsets = self.jvm.java.java.util.HashMap()
         for place, end in self._ends.items():
             metadata = self.jvm.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
@@ -351,7 +351,7 @@ class _JavaTask:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _reported(self) -> list[DeadLetter]:
-        """What the task has refused by its reporter; once, also where its call was tried again."""
+        """The dead letters of records that the task has refused by its reporter; once, also where its call was tried again."""
         reported, letters = None, []
         while (report := self.reports.poll()) is not None:
             reported = self.jvm.java.java.util.IdentityHashMap() if reported is None else reported

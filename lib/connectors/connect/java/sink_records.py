@@ -144,7 +144,7 @@ def _has_non_finite(column: pa.Array) -> bool:
 
 
 def _non_finite(value: Any, path: str) -> str:
-    """Where in ``value`` NaN or an infinity is; empty for nowhere."""
+    """The path to NaN or an infinity in ``value``; empty where there is none."""
     if isinstance(value, float):
         return "" if math.isfinite(value) else path
     if isinstance(value, dict):
@@ -177,7 +177,7 @@ def _numbers(column: Any, null: int = _NULL) -> bytes:
 
 
 def _headers(column: pa.ChunkedArray) -> tuple[Any, ...]:
-    """How many headers each row has, and the keys and values of all."""
+    """The number of headers of each row, and the keys and values of all."""
     headers = column.cast(HEADERS).combine_chunks()
     keys, values = (pa.chunked_array([column]) for column in headers.flatten().flatten())
     return _numbers(pc.list_value_length(headers), 0), *_cells(keys), *_cells(values)

@@ -30,9 +30,9 @@ from .source_tasks import Committer, SourceThread
 from .steps import Steps
 
 CALL_SECONDS: Final = 60.0
-"""How long the JVM may take for a call that only takes what there is."""
+"""The seconds that the JVM may take for a call that only takes what there is."""
 START_SECONDS: Final = 180.0
-"""How long connector and tasks may take to start, stop or commit: they talk to their system meanwhile."""
+"""The seconds that connector and tasks may take to start, stop or commit: they talk to their system meanwhile."""
 _STOP_SECONDS: Final = 10.0
 _COLLECTED_ROWS: Final = 200_000
 _COLLECTED_BYTES: Final = 64 << 20
@@ -44,7 +44,7 @@ _QUEUED_RECORDS: Final = 10_000
 _JOINED_ROWS: Final = 2_000
 """Polled lists are joined up to so many rows."""
 _LOOK_MILLISECONDS: Final = 200
-"""How often the collector looks after the tasks."""
+"""The milliseconds between two looks of the collector at the tasks."""
 _CONNECTOR: Final = -1
 """In place of the number of a task: what the connector itself reads."""
 _log = logging.getLogger("connectors.connect")
@@ -98,10 +98,10 @@ class SourceEngine:
         self._is_idle = False
         self._limit = ReadLimit()
         self._row_bytes = 1024
-        """How long a row was lately, on average; at first a guess."""
+        """The average size of the newest rows, in bytes; at first a guess."""
         self._last_records = time.monotonic()
         self._newest_time = 0.0
-        """When the newest change happened that is handed over, if the records tell."""
+        """The time of the newest change that is handed over, in seconds since 1970, if the records tell."""
 
     def start(self, offsets: Offsets, groups: Groups) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
@@ -120,7 +120,7 @@ class SourceEngine:
         return time.monotonic() - self._last_records if is_idle else 0.0
 
     def end(self) -> int | None:
-        """Where the log of the database ends now; ``None`` where nobody knows."""
+        """The end of the database's log now; ``None`` where nobody knows."""
         with self.jvm.within(CALL_SECONDS, "ask where the log ends"):
             try:
                 return None if self.log is None else int(self.log.end())
@@ -231,7 +231,7 @@ class SourceEngine:
         return self.jvm.context(interface, answers, self.calls)
 
     def _store(self, offsets: Offsets, groups: Groups) -> None:
-        """What the offset readers of connector and tasks answer from now on."""
+        """Sets what the offset readers of connector and tasks answer from now on."""
         groups = groups_of(self.properties, groups)
         entries = (f"[{partition},{dumps(offset)},{dumps(groups.get(partition))}]" for partition, offset in offsets.items())
         self.store.reset(f"[{','.join(entries)}]")
@@ -277,7 +277,7 @@ class SourceEngine:
         self.threads.clear()
 
     def _take(self, limit: ReadLimit) -> list[_Collected]:
-        """What is collected, at least one list, and then as many as fit into ``limit``."""
+        """Takes what is collected, at least one list, and then as many as fit into ``limit``."""
         taken: list[_Collected] = []
         rows = size = 0
         while self._collected:
@@ -322,7 +322,7 @@ class SourceEngine:
         return rows < most and size < _COLLECTED_BYTES
 
     def _receive(self) -> Any:
-        """What a task has polled, as a ``PolledList``; ``None`` if there is nothing for a moment.
+        """Takes the next list that a task has polled, a ``PolledList``; ``None`` if there is nothing for a moment.
 
         Small lists of one task come as one, as each costs some calls into the JVM.
         """

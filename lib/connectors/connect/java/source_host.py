@@ -36,7 +36,7 @@ class JavaSourceHost(SourceHost):
         self._offsets: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         self._end: int | None = None
-        """Where the log of the database ended at the start, if that is known."""
+        """The end of the database's log at the start, if that is known."""
         self._begin = time.time()
         self._jvm: Jvm | None = None
         self._engine: SourceEngine | None = None

@@ -39,7 +39,7 @@ class RecordFailure(Exception):
 
 @dataclass
 class Rows:
-    """What became of some polled records."""
+    """The outcome of some polled records."""
 
     table: pa.Table
     polled: int
@@ -48,15 +48,15 @@ class Rows:
     letters: list[DeadLetter] = field(default_factory=list)
     retries: int = 0
     groups: dict[str, Any] = field(default_factory=dict)
-    """What a start needs of each source partition beside its offset."""
+    """The state that a start needs of each source partition beside its offset."""
     is_again: bool = False
     """A snapshot was begun anew before these records."""
     time: float = 0.0
-    """When the newest change happened, in seconds since 1970, if the records tell."""
+    """The time of the newest change, in seconds since 1970, if the records tell."""
     number: int = 0
     """The number of the list."""
     next: str = ""
-    """What must follow: ``start`` of the task, or ``stop`` where no start helps; empty for nothing."""
+    """The step that must follow: ``start`` of the task, or ``stop`` where no start helps; empty for nothing."""
 
 
 class RecordWriter:

@@ -1,4 +1,4 @@
-"""What happens to a record between a task and its columns, inside the JVM: transforms with predicates, and converters."""
+"""The steps of a record between a task and its columns, inside the JVM: transforms with predicates, and converters."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Steps:
         self.header_converter.configure({**converter_settings(properties, "header"), "converter.type": "header"})
 
     def java(self, key_converter: Any = None, value_converter: Any = None) -> Any:
-        """What runs them inside the JVM (``Steps.java``), perhaps with other converters."""
+        """The object that runs the steps inside the JVM (``Steps.java``), perhaps with other converters."""
         converters = (key_converter or self.converters["key"], value_converter or self.converters["value"])
         steps = self.jvm.compiled("Steps", *converters, self.header_converter)
         for transform, predicate, negate in self.transforms:

@@ -1,4 +1,4 @@
-"""What is wrong with the properties of a Java connector: all at once, in the words of its own classes."""
+"""The problems of the properties of a Java connector: all at once, in the words of its own classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VALID_SECONDS: Final = 600.0
 
 
 def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
-    """What is wrong with ``settings``, from a JVM that lives for this question."""
+    """The problems of ``settings``, from a JVM that lives for this question."""
     note_without_effect(settings.properties, settings.log, sink=sink)
     text = repr((sorted(settings.properties.items()), settings.plugin_path, settings.plugin_packages, sink))
     mark = cache("connect") / hashlib.sha256(text.encode()).hexdigest()[:32]
