@@ -37,7 +37,7 @@ def register(spark: SparkSession, *more: type) -> None:
 
 
 def guarantees() -> pd.DataFrame:
-    """What each system promises: a frame of ``system``, ``source``, ``sink`` (the strongest guarantee) and ``conditions``.
+    """The promises of each system: a frame of ``system``, ``source``, ``sink`` (the strongest guarantee) and ``conditions``.
 
     For a source, exactly-once means that each record has its effect on state and targets once; Spark may read it twice.
     """
