@@ -120,7 +120,7 @@ SENT: Final = _RowState.SENT
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine runs; durations are seconds, ``timeout`` may be infinite."""
+    """The settings of an engine; durations are seconds, ``timeout`` may be infinite."""
 
     capacity: int = 100
     timeout: float = 30.0
@@ -204,7 +204,7 @@ class Slot:
         self.since = inf
 
     def pieces(self) -> list[tuple[RowBatch, int, int]]:
-        """Where the results of its rows go: batch, first index, index after the last."""
+        """The places that the results of its rows go to: batch, first index, index after the last."""
         return self.places or [(self.batch, self.index, self.index + 1)]
 
 

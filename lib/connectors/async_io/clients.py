@@ -31,7 +31,7 @@ _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
 
 
 class _Lookup(AsyncFunction):
-    """What the ready lookups have in common; a subclass gives ``connect`` and ``ask``."""
+    """The base class of the ready-made lookups; a subclass gives ``connect`` and ``ask``."""
 
     key_option: ClassVar[str]
     """The argument that names columns of the input."""

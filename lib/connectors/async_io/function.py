@@ -75,7 +75,7 @@ Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 @dataclass(frozen=True)
 class Context:
-    """What a function learns in :meth:`AsyncFunction.open`: where it runs, and the ``schema`` of its results."""
+    """The argument of :meth:`AsyncFunction.open`: where the function runs, its limits, and the ``schema`` of its results."""
 
     partition: int
     attempt: int
@@ -85,7 +85,7 @@ class Context:
     clients: dict[str, Any] = field(repr=False)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """What ``make()`` returned first under ``name``, kept while this worker process lives, across tasks and batches.
+        """The first result of ``make()`` under ``name``, kept while this worker process lives, across tasks and batches.
 
         The event loop lives as long, so a client may be tied to it. ``make`` may be a coroutine function: then await
         the answer. ``name`` must tell all that the client depends on, such as its URL. A shared client is not for
@@ -112,7 +112,7 @@ class AsyncFunction:
     """
 
     def check_columns(self, columns: Sequence[str]) -> Iterator[Problem]:
-        """What is wrong with the function for rows with these columns; called on the driver."""
+        """The problems of the function with rows of these columns, by default none; called on the driver."""
         yield from ()
 
     async def open(self, context: Context) -> None:
@@ -162,7 +162,7 @@ def as_function(function: Any) -> AsyncFunction:
 
 
 def invoker(function: AsyncFunction, threads: Executor) -> Callable[[Any], Awaitable[Any]]:
-    """How the engine calls ``function``: directly, or on one of ``threads`` when it is a plain ``def``."""
+    """The call of ``function`` by the engine: direct, or on one of ``threads`` when it is a plain ``def``."""
     invoke = function.async_invoke
     if is_async(invoke):
         return invoke

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Tuning(TypedDict, total=False):
-    """How an operator asks; every entry has a default.
+    """The settings of an operator's calls; every entry has a default.
 
     * ``timeout`` ("30s"; None: none) for one row, all its retries included; it then gets ``timeout(row)``
     * ``capacity`` (100) calls in flight per task, never more

@@ -140,7 +140,7 @@ class Plan:
 
 
 def run(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What ``mapInArrow`` calls in each task."""
+    """Runs ``plan`` over the batches of one task; ``mapInArrow`` calls it in each task."""
     task = _Task(plan, batches, _place())
     columns = Columns(plan.keep, plan.results, plan.name)
     task.start()
@@ -162,7 +162,7 @@ def _place() -> tuple[int, int]:
 
 
 def _counted_at(plan: Plan) -> Place | None:
-    """Where the calls of this task are counted; nowhere outside of a streaming query."""
+    """The place where the calls of this task are counted; ``None`` outside of a streaming query."""
     pyspark = sys.modules.get("pyspark")
     context: Any = pyspark.TaskContext.get() if pyspark else None
     query = context.getLocalProperty(_QUERY_ID) if context else None
@@ -193,7 +193,7 @@ class _Task:
         self.serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
 
     def outputs(self) -> Iterator[Output]:
-        """What the engine emits, until it ends. Taking one makes room for more input."""
+        """The outputs of the engine, until it ends. Taking one makes room for more input."""
         while (output := self.finished.get()) is not None:
             self.loop.call_soon_threadsafe(self.engine.delivered, output)
             yield output
