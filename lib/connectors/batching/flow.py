@@ -72,7 +72,7 @@ def batching_options(*, max_records: int, max_bytes: str, max_time: str) -> Opti
 
 
 def check_batching(values: Values) -> Iterator[Problem]:
-    """What is wrong with ``batch.*`` taken together."""
+    """The problems of the options ``batch.*`` taken together, and of ``request.timeout``."""
     records, buffered = values["batch.maxRecords"], values["batch.maxBuffered"]
     if buffered is not None and buffered <= records:
         text = f"must be larger than batch.maxRecords ({records}), or no batch could ever be full; got {buffered}."
@@ -198,7 +198,7 @@ class Flow:
     # input
 
     def room(self) -> int:
-        """How many more entries may be offered now."""
+        """The number of further entries that may be offered now."""
         return max(0, self.limits.buffered - self._fresh_records - sum(map(len, self._again)))
 
     def offer(self, piece: Piece) -> None:
@@ -231,7 +231,10 @@ class Flow:
         return request
 
     def wakes_at(self) -> float | None:
-        """When something may be due although nothing happens: the end of a pause, open circuit, request's or batch's time."""
+        """The next time at which something may be due although nothing happens, by the flow's clock; ``None``: never.
+
+        That is the end of a pause or of an open circuit, or of the time of a request or a batch.
+        """
         times = [request.started + self.limits.timeout for request in self.under_way.values()]
         times += [request.started + self._patience() for request in self._given_up.values()]
         if self._fresh or self._again:
@@ -357,7 +360,7 @@ class Flow:
         return True
 
     def _patience(self) -> float:
-        """How many seconds a request may keep its keys."""
+        """The seconds since its start for which a request may keep its keys."""
         return self.limits.timeout + max(self.limits.timeout, self.contact.retry.outage_timeout)
 
     def _separate(self, request: Request) -> None:

@@ -72,7 +72,7 @@ class Piece:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Where it stands in the input."""
+        """The place of the piece in the input: the number of its record batch, and the row of its first entry."""
         return self.chunk.number, self.chunk.index[self.first]
 
     def entries(self) -> Sequence[Any]:
@@ -82,12 +82,12 @@ class Piece:
         return self.chunk.keys[self.first : self.last] if self.chunk.keys is not None else ()
 
     def fitting(self, records: int, size: int) -> int:
-        """How many of the first entries fit into so many records and bytes."""
+        """The number of entries, from the first one on, that fit into so many records and bytes."""
         last = min(self.last, self.first + records)
         return bisect_right(self.chunk.ends, self._before() + size, self.first, last) - self.first
 
     def before_any(self, keys: set[Hashable], most: int) -> int:
-        """How many of the first ``most`` entries come before the first one whose key is among ``keys``."""
+        """The number of the first ``most`` entries that come before the first one whose key is among ``keys``."""
         first_keys = self.keys()[:most]
         if not first_keys or keys.isdisjoint(first_keys):
             return most

@@ -178,11 +178,11 @@ class BatchingWriter(SinkWriter):
         """
 
     def limits_of(self, values: Values) -> FlowLimits:
-        """What closes a request, and how many there are at a time; by default what the user set."""
+        """The limits that close a request, and the number of requests at a time; by default those that the user set."""
         return FlowLimits.of(values)
 
     def entry(self, row: dict[str, Any]) -> Any:
-        """What is sent of ``row``; by default the row. Raises :class:`~connectors.ground.errors.Poison` for a bad row."""
+        """The entry to send for ``row``; by default the row. Raises :class:`~connectors.ground.errors.Poison` for a bad row."""
         return row
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
@@ -194,7 +194,7 @@ class BatchingWriter(SinkWriter):
         return list(map(len, entries))
 
     def keys(self, entries: Sequence[Any]) -> Sequence[Hashable] | None:
-        """What each entry writes to, where a later one must not be overtaken by an earlier one; by default nothing."""
+        """The keys of the entries: what each writes to, where a later one must not overtake an earlier one; by default none."""
         return None
 
     def report(self) -> dict[str, Any]:
