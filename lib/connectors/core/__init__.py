@@ -1,4 +1,4 @@
-"""What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
+"""The parts of a connector. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
 from ..ground.errors import (
     CommitRefused,

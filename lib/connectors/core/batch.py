@@ -1,4 +1,4 @@
-"""What travels between the driver, tasks and targets: a batch, and what a task has staged of it."""
+"""The values that travel between the driver, tasks and targets: a batch, and what a task has staged of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Committable:
-    """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON).
+    """The staged output of one task attempt: the number of its ``rows``, and in ``data`` where it is (small JSON).
 
     ``rejected`` rows were bad, and ``letters`` names what was set aside of them; both are filled in by the carrier.
     ``is_set_aside`` says that the writer has made dead letters of them itself.

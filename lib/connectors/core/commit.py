@@ -26,7 +26,7 @@ from .metrics import active_meter
 from .sink import Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 
 SWEEP_SECONDS: Final = 3600.0
-"""How often a run that goes on for months looks for what dead attempts have left."""
+"""The seconds between two looks for what dead attempts have left, in a run that goes on for months."""
 
 
 class Commit:
@@ -44,7 +44,7 @@ class Commit:
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
-        """What to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
+        """Decides what to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
         self._expect_contact(batch)
         if self.committer is None:
             return Verdict.WRITE
@@ -166,7 +166,7 @@ class Commit:
         return recorded or (last is not None and dumps(last.committables) == dumps(entry.committables))
 
     def recorded(self, batch: Batch) -> list[Committable]:
-        """What the ledger says of ``batch``, which is committed; empty where it does not tell what was staged."""
+        """The committables of ``batch``, which is committed, by the ledger; empty where it does not tell what was staged."""
         last = self.last(batch.query)
         return [Committable(**state) for state in last.committables] if last and last.batch == batch.number else []
 
@@ -300,5 +300,5 @@ class Commit:
         return self.contact.call(history.queries) if history else frozenset()
 
     def _history(self) -> Ledger | GlobalCommitter | None:
-        """What knows which batches are committed."""
+        """The committer or the ledger that knows which batches are committed; ``None`` without either."""
         return self.committer if isinstance(self.committer, GlobalCommitter) else self.ledger

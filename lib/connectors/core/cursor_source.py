@@ -84,7 +84,7 @@ class CursorSource(EpochLogSource):
             yield from super().check(values)
 
     def start_positions(self) -> Mapping[str, Any]:
-        """Where a new query begins, if that moves with time, as the newest record does. Runs on the driver.
+        """The positions where a new query begins, if they move with time, as the newest record does. Runs on the driver.
 
         The first offset keeps them, and the first :meth:`partitions` gets them as ``positions``.
         """
@@ -164,7 +164,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             yield from self.splits_of(part)
 
     def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
-        """Where the epoch before ``at`` has ended: ``at`` itself is still to be read."""
+        """The position of each unfinished partition after the epoch before ``at``: ``at`` itself is still to be read."""
         return [
             PartitionProgress(name, self.source.position_text(position), lag_seconds=header.lags.get(name))
             for header in self.log.headers(at["epoch"] - 1)
@@ -193,7 +193,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
     def _cap(
         self, epoch: int, partitions: Mapping[str, Any], times: dict[str, list[float]], until: float | None
     ) -> float | None:
-        """How far an epoch may read: ``maxDrift`` past the slowest active partition.
+        """The time (seconds since 1970) up to which an epoch may read: ``maxDrift`` past the slowest active partition.
 
         A partition at its end holds back the others until it has not grown for ``idleTimeout``, and not at all in a query
         that ends. One that never had a record holds back nobody. ``times`` says, by partition, the time of its next record, or
@@ -232,7 +232,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
 
 
 def _start_of(source: CursorSource) -> dict[str, Any]:
-    """What the first position of a query says of its start."""
+    """The part of a query's first position that tells its start: ``positions``, or nothing where the source gives none."""
     positions = source.start_positions()
     return {"positions": dict(positions)} if positions else {}
 
@@ -349,7 +349,7 @@ class CursorReader(SplitReader[CursorSplit]):
         return iter(table.select(self.schema.names).cast(self.schema).to_batches())
 
     def _record(self, split: CursorSplit) -> tuple[Header, pa.Table] | None:
-        """What is recorded of ``split``."""
+        """The record of ``split``, without its rows where the source is repeatable; ``None`` if there is none."""
         return self.log.table(split.epoch, split.reader, () if self.source.repeatable else None)
 
     def _rows_of(self, split: CursorSplit, header: Header) -> Iterator[pa.RecordBatch]:

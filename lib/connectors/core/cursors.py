@@ -24,7 +24,7 @@ SOME_LAG: Final = 1.0
 
 @dataclass(frozen=True)
 class Page:
-    """What a cursor has read: ``rows``, and the position after them, which is JSON.
+    """The result of one read by a cursor: ``rows``, and the position after them, which is JSON.
 
     ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
     more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``is_waiting``: the system
@@ -63,7 +63,7 @@ class Cursor(ABC):
 
 @dataclass(frozen=True)
 class CursorSplit(Split):
-    """What one reader reads in ``epoch`` of the log ``log``: partitions, each from a position.
+    """The share of one reader in ``epoch`` of the log ``log``: the partitions that it reads, each from a position.
 
     A partition is left where its records were published after ``until`` (seconds since 1970): they are for the next run. And
     where they were published after ``cap``: they wait for slower partitions.
@@ -83,7 +83,7 @@ class CursorSplit(Split):
 
 
 class CursorEpoch:
-    """What one reader has read of an epoch, before it is recorded."""
+    """The rows and positions that one reader has read of an epoch, before they are recorded."""
 
     def __init__(self, values: Values, split: CursorSplit, cursor: Cursor) -> None:
         self._values = values
@@ -180,7 +180,7 @@ class CursorEpoch:
             self._bytes += page.rows.nbytes
 
     def _left_out(self, partition: str, page: Page) -> int:
-        """How many records at the end of ``page`` are for the next run, or wait for slower partitions."""
+        """The number of records at the end of ``page`` that are for the next run, or wait for slower partitions."""
         if page.published is None:
             return 0
         until, cap = self._split.until, self._split.cap
@@ -194,6 +194,6 @@ class CursorEpoch:
 
 
 def late_count(published: pa.Array, until: float) -> int:
-    """How many records there are from the first one on that was published after ``until``."""
+    """The number of records from the first one on that was published after ``until``."""
     first = pc.index(pc.greater(published, until), True).as_py()
     return len(published) - first if first >= 0 else 0

@@ -67,7 +67,10 @@ def _key_text(key: Any) -> str:
 
 
 def _plain_value(value: Any) -> Any:
-    """What JSON lacks: times as ISO 8601, binary as base64, decimals as numbers in text."""
+    """The form in JSON of a value that JSON lacks; raises ``TypeError`` for one without such a form.
+
+    Times are ISO 8601, durations seconds, binary is base64, and decimals are numbers in text.
+    """
     if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -80,7 +83,7 @@ def _plain_value(value: Any) -> Any:
 
 
 STAGING_SECONDS: Final = 7 * 86400.0
-"""How old staged dead letters must be before they are swept."""
+"""The seconds that staged dead letters must be old before they are swept."""
 SHOWN: Final = 2000
 """So many characters of an error are kept in a letter: some databases put a whole statement into it."""
 _ROWS: Final = 1000
@@ -210,7 +213,7 @@ def _keys(file: Any) -> Iterator[bytes]:
 
 
 def _key(letter: Letter) -> bytes:
-    """What a letter is compared by: never its time, nor the words of its error, which another version may say otherwise."""
+    """A digest by which letters are compared, without time and the words of the error, which may differ in another version."""
     place = dumps([letter["position"], letter["error_class"]]).encode()
     return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=16).digest()
 
@@ -323,7 +326,7 @@ ERROR_OPTIONS = Options(
         {}, kind=dict, meaning="fsspec's keys for the folders of other options; or objects of them by location"
     ),
 )
-"""What to do with a bad record or row; common to every connector that can meet one."""
+"""The options for bad records and rows; common to every connector that can meet one."""
 
 
 def check_errors(values: Values) -> Iterator[Problem]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
-"""How long a reader waits for the records of the readers before it, beside the time for which these may receive."""
+"""The seconds that a reader waits for the records of the readers before it, beside the time for which these may receive."""
 
 _LATE: Final = 10_000
 """Messages that were published too late for a run: when an epoch's reader holds so many, it looks no further for others."""
@@ -32,7 +32,7 @@ _LATE: Final = 10_000
 
 @dataclass(frozen=True)
 class EpochSplit(Split):
-    """What ``reader``, one of ``readers``, receives in ``epoch`` of the log ``log``.
+    """The share of ``reader``, one of ``readers``, in ``epoch`` of the log ``log``: the messages that it receives.
 
     Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``. For
     ``orphans`` seconds more, dead tasks and drivers may have leases. ``is_repeated``: the task was tried before.
@@ -148,7 +148,7 @@ class EpochReader(SplitReader[EpochSplit]):
 
 
 class _ReceivedEpoch:
-    """What one reader has received of an epoch, before it is recorded."""
+    """The messages that one reader has received of an epoch, before they are recorded."""
 
     def __init__(self, values: Values, split: EpochSplit, receiver: Receiver) -> None:
         self._values = values
@@ -161,9 +161,9 @@ class _ReceivedEpoch:
         self._is_dry = False
         self._lease = receiver.lease_seconds or 0.0
         self._patience = 0.0 if split.until is None else min(split.orphans, self._lease / 2)
-        """How long this reader waits for its first message. Another one may hold messages meanwhile."""
+        """The seconds that this reader waits for its first message. Another one may hold messages meanwhile."""
         self._began, self._first_receipt = time.monotonic(), math.inf
-        """When this reader has begun, and when the call that gave it its first messages: no lease is older."""
+        """The monotonic times of this reader's start, and of the call that gave it its first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
@@ -209,7 +209,7 @@ class _ReceivedEpoch:
             self._receiver.acknowledge(leases)
 
     def _are_old(self) -> pa.Array:
-        """Which messages are so old that their ids may be forgotten: true unless their time says otherwise.
+        """A mask of the messages that are so old that their ids may be forgotten: true unless their time says otherwise.
 
         The id of a younger message would be known if it had come before. It is new, and has a low id because a server with a
         late clock has taken over.

@@ -47,7 +47,7 @@ ID_OPTIONS: Final = Options(
 
 
 class EpochLogSource(Source):
-    """What sources over an epoch log have in common: options, and the log."""
+    """The base class of sources over an epoch log: their options, and the log."""
 
     limits = ("rows", "bytes")
     bounded = False
@@ -105,7 +105,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self._poll_interval: float = source.values["pollInterval"]
         self._newest: int | None = None
         self._newest_at = -math.inf
-        """When this run has first looked behind its newest epoch. The clocks of tasks are not compared with the driver's."""
+        """The driver's monotonic time of this run's first look behind its newest epoch; it is compared with no task's clock."""
 
     @abstractmethod
     def acknowledge(self, last: int) -> None:
@@ -182,11 +182,11 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
         self._until: float | None = None
-        """When the messages of this run end."""
+        """The end of this run's messages, in seconds since 1970 by the receiver's clock; ``None``: there is none."""
         self._newest_plan = self._newest_record = -1
         """The newest epochs that this run has planned, and has seen recorded."""
         self._orphans_until = -math.inf
-        """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
+        """The monotonic time when the last lease of a dead task or driver has ended, and what comes again has come."""
         self._deaths = 0
         """In how many of the newest epochs, one behind the other, an attempt has died and no message was recorded."""
         self._orphans = 0.0
@@ -326,10 +326,10 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._acknowledged = last
 
     def _window(self, epoch: int, age: float, own: EpochLeases | None) -> float:
-        """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time.
+        """The seconds for which the ids of ``epoch`` are known.
 
-        The leases were ``age`` seconds old when they were recorded, and at most as old as the longest pause when they were
-        extended after that.
+        Its leases may have ended, so that its messages come again some time. The leases were ``age`` seconds old when they were
+        recorded, and at most as old as the longest pause when they were extended after that.
         """
         window, lease = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds
         if lease is None:
@@ -348,5 +348,5 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
 
 def _readers(end: Position, parallelism: int) -> int:
-    """How many readers an epoch has: as many as when it was planned first, for a sink may have its rows."""
+    """The number of readers of an epoch: as many as when it was planned first, for a sink may have its rows."""
     return int(end.get("readers", parallelism))

@@ -48,7 +48,7 @@ ID, LEASE = "_connectors_id", "_connectors_lease"
 """The columns of a record that are not of the rows."""
 
 HISTORY: Final = 10
-"""How many acknowledged epochs keep their rows, for a checkpoint that was restored."""
+"""The number of acknowledged epochs that keep their rows, for a checkpoint that was restored."""
 
 _LOG: Final = "log.json"
 _KNOWN: Final = "known.json"
@@ -62,7 +62,7 @@ _log = logging.getLogger("connectors")
 
 @dataclass(frozen=True)
 class Messages:
-    """What a receiver has taken from its system: ``rows``, and for each row the message's lease.
+    """Messages that a receiver has taken from its system: ``rows``, and for each row the message's lease.
 
     ``leases`` acknowledge, release or extend the messages, from any process. ``ids`` tell a message that is delivered again;
     ``published`` are seconds since 1970. Both are ``None`` where the system does not know them.
@@ -83,7 +83,7 @@ class Receiver(ABC):
     """Takes messages from the system, and tells it what became of them. Lives in a task; one more on the driver."""
 
     lease_seconds: float | None = None
-    """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`.
+    """The seconds that a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`.
 
     A message that is too late for an ``availableNow`` query is held until the query ends. With ``None`` only a release would
     give it back after a death, so it is released when its epoch is recorded, and may come once an epoch.
@@ -91,7 +91,7 @@ class Receiver(ABC):
     lease_option: ClassVar[str | None] = None
     """The option of the source that sets ``lease_seconds``, for errors."""
     retention_seconds: float = 14 * 86400.0
-    """How long the system may deliver a message again whose acknowledgement came after the end of its lease."""
+    """The seconds within which the system may deliver a message again whose acknowledgement came after the end of its lease."""
 
     def open(self) -> None:  # noqa: B027 - a hook, not a duty
         """Makes the client. Called once, before anything else; never in the process that Spark forks tasks from."""
@@ -132,7 +132,7 @@ class Receiver(ABC):
 
 @dataclass(frozen=True)
 class Header:
-    """What a record says of itself: how many ``rows`` it has, and when (``at``) it was put.
+    """The header of a record: the number of its ``rows``, and the time (``at``, seconds since 1970) when it was put.
 
     ``is_dry``: the reader has stopped because nothing more came for this run. ``late`` are the leases of messages that were
     published after the start of an ``availableNow`` query, and go back at its end. ``duplicates`` counts those left out;
@@ -255,7 +255,7 @@ class EpochLog:
             return None
 
     def plan(self, epoch: int) -> dict[str, Any] | None:
-        """What :meth:`put_plan` has recorded for ``epoch``, by whoever was first."""
+        """The plan that :meth:`put_plan` has recorded for ``epoch``, by whoever was first; ``None`` if there is none."""
         try:
             return loads(self.storage.read(_plan(epoch)), f"the plan of epoch {epoch} in {self.storage.root}")
         except FileNotFoundError:
@@ -286,7 +286,7 @@ class EpochLog:
         return sorted(int(name.partition(".")[0]) for name in names if name.endswith(".arrow"))
 
     def headers(self, epoch: int) -> list[Header]:
-        """What the records of ``epoch`` say of themselves."""
+        """The headers of the records of ``epoch``."""
         tables = (self.table(epoch, reader, ()) for reader in self.readers(epoch))
         return [table[0] for table in tables if table is not None]
 

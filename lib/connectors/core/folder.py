@@ -57,7 +57,7 @@ class SinkFolder:
 
     @classmethod
     def contents(cls, storage: Storage, newest: int = HISTORY) -> list[LedgerContent]:
-        """What the sinks that have written to the folder have recorded; none of a folder that is not there."""
+        """The contents of the ledgers of all sinks that have written to the folder; none of a folder that is not there."""
         contents = (cls(storage, sink_id).ledger().content(sink_id, newest) for sink_id in cls.sink_ids(storage))
         return [content for content in contents if content.entries]
 

@@ -58,7 +58,7 @@ class LeaseKeeper:
         self._lease = lease_seconds
         self.epoch: EpochLeases | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
-        """What ends the thread when the enumerator is gone, and keeps this object until then."""
+        """The finalizer that ends the thread when the enumerator is gone, and keeps this object until then."""
         self._late: dict[str, None] = {}
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
         self._over = threading.Event()

@@ -30,7 +30,7 @@ from ..ground.state import checked, digest, dumps, loads, versioned
 from ..storage.base import Storage
 
 HISTORY: Final = 100
-"""How many of the newest entries of a query a file ledger keeps."""
+"""The number of a query's newest entries that a file ledger keeps."""
 
 _PENDING: Final = ".pending"
 
@@ -104,7 +104,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class LedgerContent:
-    """What one sink has recorded: the newest ``entries`` of each query, newest first.
+    """The content of one sink's ledger: the newest ``entries`` of each query, newest first.
 
     ``pending`` has the query and batch of those that are decided and, as far as the ledger knows, not all published yet.
     """
@@ -115,7 +115,7 @@ class LedgerContent:
 
 
 class Verdict(Enum):
-    """What to do with a batch."""
+    """The decision on a batch: to write and record it, to skip it, or to record it without its rows."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -137,7 +137,7 @@ class ReplayPolicy:
 
 
 def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: ReplayPolicy) -> Verdict:
-    """What to do with ``batch`` of ``query`` when ``last`` is the highest batch the target has of it.
+    """The verdict on ``batch`` of ``query`` when ``last`` is the highest batch the target has of it.
 
     Raises :class:`CommitRefused`, with the option that decides, where both answers could lose or double rows.
     """

@@ -61,7 +61,7 @@ _warned: set[str] = set()
 
 
 def folder() -> str | None:
-    """Where the files are: ``$CONNECTORS_METRICS``, else a folder of this user alone among the temporary files.
+    """The folder of the files: ``$CONNECTORS_METRICS``, else a folder of this user alone among the temporary files.
 
     Where that name is somebody else's, or others may look into it, the folder is in the machine's cache. ``None`` when it is
     ``off``, or where there is neither. Executors on other machines need a folder that all of them and the driver share.
@@ -114,14 +114,14 @@ class Component:
 
 
 def about(values: Mapping[str, Any], target: str = "") -> dict[str, str]:
-    """What people are told of a source or sink with these options: its ``target``, and where its dead letters go."""
+    """Facts for people about a source or sink with these options: its ``target``, and the folder of its dead ``letters``."""
     places = {"target": target, "letters": values.get("deadLetterPath")}
     return {name: without_user(str(place)) for name, place in places.items() if place}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a meter counts: which component of which query, in which batch, in the task with which index (-1: the commit)."""
+    """The place of a meter: which component of which query, in which batch, in the task with which index (-1: the commit)."""
 
     query: str
     component: Component
@@ -150,7 +150,7 @@ class Meter(RetryObserver):
         self.events: Counts = {}
         self.state: Counts = {}
         self.last_sign = time.monotonic()
-        """When the task last handed on rows, or until when it waits for a system that is away; on the monotonic clock."""
+        """The monotonic time when the task last handed on rows, or until when it waits for a system that is away."""
         self._outage: dict[str, Any] | None = None
         self._lock = threading.Lock()
 
@@ -298,13 +298,13 @@ def write_note(query: str, note: Mapping[str, Any]) -> None:
 
 
 def note_of(query: str) -> dict[str, Any]:
-    """What :func:`write_note` has kept of ``query``; empty if there is nothing."""
+    """The note that :func:`write_note` has kept of ``query``; empty if there is none."""
     root = folder()
     return (_read(_storage(root), f"{_plain(query)}/{_NOTE}") if root else None) or {}
 
 
 def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a component waits for: ``error``, ``since``, ``next_try`` and ``partition``; ``None`` if it does not wait.
+    """The outage that a component waits out: ``error``, ``since``, ``next_try``, ``partition``; ``None`` if it does not wait.
 
     A process that was killed during its wait has left a time of its next try that is long over.
     """
@@ -313,7 +313,7 @@ def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _records(storage: Storage, own: str) -> list[dict[str, Any]]:
-    """What the files of a query hold, by their names."""
+    """The contents of a query's files, in the order of their names, without the note."""
     records = (_read(storage, f"{own}/{name}") for name in sorted(storage.names(own)) if name != _NOTE)
     return [record for record in records if record]
 
@@ -386,7 +386,7 @@ def _is_old(storage: Storage, query: Item) -> bool:
 
 
 def _oldest() -> float:
-    """What was changed before this time, in nanoseconds since 1970, is old."""
+    """The time, in nanoseconds since 1970, before which a change is old."""
     return (time.time() - RETENTION_SECONDS) * 1e9
 
 

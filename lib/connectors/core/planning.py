@@ -24,7 +24,7 @@ from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerat
 
 
 def fair_shares(limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]:
-    """How much of each partition's backlog fits into ``limit``, max-min fair: small backlogs whole, the rest evenly.
+    """The part of each partition's backlog that fits into ``limit``, max-min fair: small backlogs whole, the rest evenly.
 
     The same input gives the same shares. What does not divide goes to the largest backlogs: a partition that is passed over
     grows until its turn comes, so that nobody starves under a limit below the number of partitions.
@@ -50,12 +50,12 @@ def even_ranges(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
 
 
 def reader_share(limit: int, reader: int, readers: int) -> int:
-    """What one of ``readers`` may take of ``limit``, at least one: a reader without a share would never find its end."""
+    """The share of one of ``readers`` in ``limit``, at least one: a reader without a share would never find its end."""
     return max(1, limit * (reader + 1) // readers - limit * reader // readers)
 
 
 def split_count(estimate: int, largest: int, smallest: int) -> int:
-    """How many splits a table of ``estimate`` bytes needs so that none is larger than ``largest``, at least one.
+    """The number of splits that a table of ``estimate`` bytes needs so that none is larger than ``largest``, at least one.
 
     ``smallest`` guards against a maximum that would make millions of tiny splits: a lower ``largest`` counts as
     ``smallest``. The estimate is not trusted further than that: a table that has grown since only makes larger splits.
@@ -130,7 +130,7 @@ class Planner:
             return self.contact.call(work, reaches=reaches)
 
     def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
-        """What is known of the partitions; a source that fails to say it does not fail the query."""
+        """The progress of the partitions, as far as it is known; a source that fails to say it does not fail the query."""
         try:
             partitions = packed(self._waiting.timed(self.enumerator.progress(end, head)))
         except Exception:

@@ -1,4 +1,4 @@
-"""How far a source is, per partition. It travels inside the end offset, which Spark shows in each progress of a query."""
+"""The progress of a source, per partition. It travels inside the end offset, which Spark shows in each progress of a query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS: Final = 128
 
 @dataclass(frozen=True)
 class PartitionProgress:
-    """Where a batch ends in one partition, and where the partition ends.
+    """The progress of a batch in one partition: where the batch ends, and where the partition ends.
 
     ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets); ``lag_records`` are the records
     between them, if they are known without reading; ``lag_seconds`` says for how long the oldest of them has waited.

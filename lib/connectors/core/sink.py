@@ -35,7 +35,7 @@ from .ledger import Entry, Ledger, LedgerContent
 
 
 class Guarantee(str, Enum):
-    """What a reader of the target may rely on, strongest first."""
+    """The guarantees on which a reader of the target may rely, strongest first."""
 
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
@@ -185,13 +185,13 @@ class Sink(ABC):
     promise: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     """The strongest guarantee that any configuration has."""
     conditions: ClassVar[str] = ""
-    """What that takes, in one line for the table of guarantees."""
+    """The conditions of that guarantee, or what a stronger one lacks, in one line for the table of guarantees."""
     rejects_rows: ClassVar[bool] = False
     """True if single rows can be bad: the sink then has the options ``errors`` and ``deadLetterPath``."""
     writers_retry: ClassVar[bool] = False
     """True if the writers bridge outages themselves; else a batch that met one is staged again after a pause."""
     extensions: ClassVar[Any] = None
-    """What the pickle of a format or of a sink brings along: parts of the user's own that the sink finds by name."""
+    """Parts of the user's own that the sink finds by name: the pickle of a format or of a sink brings them along."""
     replaces: ClassVar[bool] = False
     """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
 
@@ -229,7 +229,7 @@ class Sink(ABC):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        """What is wrong with options that are each right by themselves. No contact with the target."""
+        """The problems of options that are each right by themselves, by default none. No contact with the target."""
         return iter(())
 
     @classmethod
@@ -238,13 +238,13 @@ class Sink(ABC):
         return cls.promise, cls.conditions
 
     def guarantee(self) -> Guarantee:
-        """What this configuration promises: what the user asked for, else the strongest it allows."""
+        """The guarantee of this configuration: the one that the user asked for, else the strongest it allows."""
         guarantee = self.values["guarantee"]
         return Guarantee(guarantee) if guarantee else self.strongest(self.values)[0]
 
     @abstractmethod
     def target(self) -> str:
-        """What is written to, as text without secrets: the sink id is derived from it."""
+        """The target, as text without secrets: the sink id is derived from it."""
 
     def sink_id(self) -> str:
         """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""
@@ -257,19 +257,19 @@ class Sink(ABC):
         return location
 
     def letters(self) -> SinkLetters | None:
-        """Where dead letters go; ``None`` unless the user asked for them."""
+        """The store of this sink's dead letters; ``None`` unless the user asked for them."""
         if not self.rejects_rows or self.values["errors"] != "deadLetter":
             return None
         storage = storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
         return SinkLetters(storage, self.name, self.sink_id(), repeats=self.committer() is None)
 
     def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
-        """What takes the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
+        """A new collector of the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
         policy = self.values["errors"] if self.rejects_rows else "fail"
         return Rejects(f"connectors.{self.name}", policy, self.letters(), batch, staged)
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        """What is wrong with a frame of the columns ``schema``. Called before its first task, without the target.
+        """The problems of a frame of the columns ``schema``, by default none. Called before its first task, without the target.
 
         ``placed`` says that the carrier can place rows and lets a committer send a whole frame, as ``foreach_batch`` does;
         otherwise each task stages what it has.
@@ -303,7 +303,7 @@ class Sink(ABC):
         """
 
     def ledger(self) -> Ledger | None:
-        """Where committed batches are recorded, for sinks with a :class:`Committer`.
+        """The ledger of committed batches, for sinks with a :class:`Committer`; by default there is none.
 
         For a target that is a folder, :class:`~connectors.core.folder.SinkFolder` has the ledger, the staging folders and
         a publication that never overwrites; elsewhere ``FileLedger(storage_of(folder))`` with a folder per sink id.
@@ -312,7 +312,7 @@ class Sink(ABC):
 
     @classmethod
     def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
-        """What sinks of this system have recorded in ``target``, a path or URL as people type it; ``None`` if it is not theirs.
+        """The ledgers of this system's sinks in ``target``, a path or URL as people type it; ``None`` if it is not theirs.
 
         ``options`` are other options of the sink that reaching the target takes (``user``, ``storageOptions``). Shown by
         ``python -m connectors ledger show TARGET``.
@@ -336,7 +336,7 @@ class QueryRun(Protocol):
     """True for ``availableNow`` and ``once``: the run ends when it has read what there was at its start."""
 
     def offsets(self, batch: int) -> list[Any] | None:
-        """Where each source will be after ``batch``; ``None`` where Spark does not tell."""
+        """The offset of each source after ``batch``; ``None`` where Spark does not tell."""
 
     def wait(self, seconds: float) -> str:
         """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""

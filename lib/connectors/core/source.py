@@ -31,7 +31,7 @@ from ..ground.retry import RETRY_OPTIONS
 from .progress import PartitionProgress
 
 Position = Mapping[str, Any]
-"""How far a source has been read: an object of strings, whole numbers, booleans, lists and objects."""
+"""The position up to which a source has been read: an object of strings, whole numbers, booleans, lists and objects."""
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def head(self) -> Any:
-        """What there is to read now. Any value; only :meth:`advance` looks at it.
+        """A description of the data that there is to read now. Any value; only :meth:`advance` looks at it.
 
         Called before each micro-batch, and once for a batch read, which must not wait or hold anything back.
         """
 
     def freeze(self) -> Any:
-        """What there is to read now, for a query that ends when it has read that; by default :meth:`head`.
+        """A description of the data to read now, for a query that ends when it has read that; by default :meth:`head`.
 
         Raise :class:`~connectors.ground.errors.Misconfigured` for a source without an end: the query would never stop.
         """
@@ -117,7 +117,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def advance(self, at: Position, head: Any, limit: ReadLimit) -> Position:
-        """How far the next batch goes: from ``at`` towards ``head``, within ``limit``.
+        """The position where the next batch ends: from ``at`` towards ``head``, within ``limit``.
 
         Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is. Where
         there are several partitions, share the limit fairly (:func:`~connectors.core.planning.fair_shares`). Raise
@@ -143,7 +143,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         return islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of)
 
     def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
-        """How far ``at`` is, partition by partition, and what lies between it and ``head``; by default nothing is known.
+        """The progress of each partition at ``at``, and what lies between it and ``head``; by default nothing is known.
 
         For people and alerts only. Called after :meth:`advance`, on the driver: cheap, and without the system if possible.
         """
@@ -263,11 +263,11 @@ class Source(ABC):
     """The units of :class:`ReadLimit` that :meth:`SplitEnumerator.advance` respects."""
     max_parallelism: ClassVar[int | None] = None
     position_unit: ClassVar[str] = ""
-    """What positions count, such as ``bytes``, where a :class:`PartitionProgress` has no ``lag_records``."""
+    """The unit of positions, such as ``bytes``, where a :class:`PartitionProgress` has no ``lag_records``."""
     conditions: ClassVar[str] = ""
-    """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
+    """The conditions of exactly-once in the system, in one line; shown in the table of guarantees, and nowhere compared."""
     extensions: ClassVar[Any] = None
-    """What the pickle of a format or of a source brings along: parts of the user's own that the source finds by name."""
+    """Parts of the user's own that the source finds by name: the pickle of a format or of a source brings them along."""
     batch_only: ClassVar[str] = ""
     """Why the source cannot be a stream, such as "a scan does not say what is new"; empty where it can."""
     bounded: bool = True
@@ -297,7 +297,7 @@ class Source(ABC):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        """What is wrong with options that are each right by themselves. No contact with the system."""
+        """The problems of options that are each right by themselves, by default none. No contact with the system."""
         return iter(())
 
     @property
@@ -331,7 +331,7 @@ class Source(ABC):
         return None
 
     def parallelism(self) -> int:
-        """How many tasks read a batch: ``numPartitions``, else 2, within ``max_parallelism``.
+        """The number of tasks that read a batch: ``numPartitions``, else 2, within ``max_parallelism``.
 
         It is written into the offset, so that a replay cuts as the first try did, whatever it is by then.
         """

@@ -81,7 +81,7 @@ class ArrowStage:
         self.rows += batch.num_rows
 
     def close(self) -> None:
-        """What was written is complete. May be called again."""
+        """Completes the file. May be called again."""
         if self._writer is not None:
             self._writer.close()
             self._file.close()
