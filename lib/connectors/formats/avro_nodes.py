@@ -411,7 +411,7 @@ class MembersNode(UnionNode):
 
 
 def _through(node: Node, at: Cursor, which: Ints) -> Any:
-    """What ``node`` reads of some of the records."""
+    """Reads ``node`` from some of the records: those with the numbers ``which``."""
     if len(which) == len(at):
         return node.read(at)
     part = at.part(which)

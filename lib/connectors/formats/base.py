@@ -32,7 +32,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class FormatSettings:
-    """What a format may need beside the type of its values: schemas of its own, and where to look schemas up."""
+    """The settings that a format may need beside the type of its values: schemas of its own, and where to look schemas up."""
 
     avro_schema: str | None = None
     descriptor_file: str | None = None

@@ -65,7 +65,7 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
 
 
 def parsed(text: str) -> Any:
-    """What a JSON text holds, with fractions as decimals. Raises ``ValueError`` for what is no JSON."""
+    """The content of a JSON text, with fractions as decimals. Raises ``ValueError`` for what is no JSON."""
     try:
         return json.loads(text, parse_float=Decimal, object_pairs_hook=_object)
     except RecursionError:
@@ -355,7 +355,7 @@ class JsonFormat(Format):
 
 
 def json_schema(kind: pa.DataType) -> str:
-    """What a registry keeps for JSON: that it is an object with these properties."""
+    """The schema that a registry keeps for JSON: an object with the fields of ``kind`` as its properties."""
     return json.dumps({"type": "object", "properties": {field.name: {} for field in fields_of(kind)}})
 
 

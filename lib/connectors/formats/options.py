@@ -178,7 +178,7 @@ def _schema_type(name: str, settings: FormatSettings, side: Side) -> pa.DataType
 
 
 def settings_of(values: Values, side: Side = "value", topic: str | None = None) -> FormatSettings:
-    """What the options say to a format. ``topic`` names the subject of what is written, unless ``value.subject`` does."""
+    """The format settings of the options. ``topic`` names the subject of what is written, unless ``value.subject`` does."""
     return FormatSettings(
         values[f"{side}.avroSchema"],
         values[f"{side}.descriptorFile"],

@@ -47,7 +47,7 @@ class ProtobufMessage:
         return base64.b64encode(self.descriptor.file.serialized_pb).decode()
 
     def indexes(self) -> list[int]:
-        """Which message of its file this one is: its number at each level of nesting."""
+        """The place of this message in its file: its number at each level of nesting."""
         path: list[int] = []
         message = self.descriptor
         while (outer := message.containing_type) is not None:

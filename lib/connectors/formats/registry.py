@@ -86,7 +86,7 @@ class Registry:
         return RegisteredSchema(schema.schema_type, schema.schema_str, tuple(dict.fromkeys(texts)))
 
     def _request(self, call: Callable[[], Any]) -> Any:
-        """What ``call`` returns. Its errors become :class:`UnknownSchema`, :class:`Transient` or :class:`Misconfigured`."""
+        """The result of ``call``. Its errors become :class:`UnknownSchema`, :class:`Transient` or :class:`Misconfigured`."""
         try:
             return call()
         except self._api.error.SchemaRegistryError as error:

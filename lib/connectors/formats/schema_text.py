@@ -1,7 +1,7 @@
-"""What is wrong with columns written as SQL text, such as ``id long, name string``.
+"""The problems of columns written as SQL text, such as ``id long, name string``.
 
-Spark says so of the whole text that a source hands it, whose option and columns the user has never seen. Only what is surely
-wrong is found here: a column without a type, and a type that has no such name in Spark.
+Spark reports a problem of the whole text that a source hands it, whose option and columns the user has never seen. Only what
+is surely wrong is found here: a column without a type, and a type that has no such name in Spark.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _QUOTED: Final = re.compile(r"`(?:[^`]|``)+`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)
 
 
 def wrong_columns(text: str) -> Iterator[str]:
-    """What is wrong with the columns of ``text``, a phrase each."""
+    """The problems of the columns of ``text``, a phrase each."""
     if not text.strip():
         yield "names no column"
     for column in _split(text) if text.strip() else ():

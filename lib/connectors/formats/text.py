@@ -257,7 +257,7 @@ def _joined(fields: list[pa.Array]) -> pa.Array:
 
 
 def _ends(column: pa.Array) -> tuple[int, int, pa.Array]:
-    """Where the items of ``column`` begin and end, and the offsets of each value from there."""
+    """The bounds of the items of ``column``: their begin and end, and the offsets of each value from the begin."""
     places = column.offsets.to_numpy()
     first, last = int(places[0]), int(places[-1])
     return first, last, pa.array((places - first).astype(np.int32))
