@@ -1,4 +1,4 @@
-"""What can go wrong, grouped by what to do next.
+"""The errors of the library, grouped by what to do next.
 
 ::
 
@@ -44,7 +44,7 @@ class ConnectorError(Exception):
         return f"{text}\n  Way out: {self.way_out}" if self.way_out else text
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback."""
+        """The lines that IPython shows in place of a traceback."""
         from .messages import cell_lines, own_message
 
         return cell_lines(own_message(self), self.__traceback__)
@@ -138,4 +138,4 @@ class CommitRefused(Fatal):
 
 
 PERMANENT: Final = (Misconfigured, MissingFeature, DataLoss, StateError, CommitRefused)
-"""What no new try can mend: a person must correct or decide something first. A plain :class:`Fatal` may end with its run."""
+"""Errors that no retry mends: a person must correct or decide something first. A plain :class:`Fatal` may end with its run."""

@@ -1,4 +1,4 @@
-"""What a person sees of an error: its message, and the line of the notebook that met it.
+"""The text of an error for a person: its message, and the line of the notebook that met it.
 
 An error of this library is raised in one process and read in another: by then it stands in the text of one of Spark's errors,
 among the stacks of this library, of Spark and of Java.
@@ -21,7 +21,7 @@ _END: Final = re.compile(
     r"\n\s*SQLSTATE: |\n\s*at [\w.$/]+\(|\n(?:JVM|Driver) stacktrace:|\n== SQL|\n=== Streaming Query ==="
     r"|\nCaused by: |\n+(?:Traceback \(most|During handling of|The above exception)"
 )
-"""What Python, Spark and Java write after a message."""
+"""The beginnings of the text that Python, Spark and Java write after a message."""
 _WHOLE: Final = "The full traceback: import traceback; traceback.print_last() - or the log of the job's run."
 
 
@@ -73,7 +73,7 @@ def without_stacks(text: str) -> str:
 
 
 def cell_lines(message: str, trace: TracebackType | None) -> list[str]:
-    """What a notebook shows of an error: ``message``, the line of the cell, and where the rest is."""
+    """The lines that a notebook shows of an error: ``message``, the line of the cell, and where the rest is."""
     return [*message.splitlines(), *_cell_line(trace), "", _WHOLE]
 
 

@@ -106,7 +106,7 @@ class Option:
         return text
 
     def accepts(self) -> str:
-        """What a user may write, for the reference."""
+        """A phrase for what a user may write, for the reference."""
         return "text"
 
 
@@ -301,7 +301,7 @@ Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
 
 
 def usage(*, placed: bool) -> str:
-    """How a user gives the option ``{name}``: to ``foreach_batch``, whose rows can be ``placed``, or to a format."""
+    """The phrase for giving the option ``{name}``: to ``foreach_batch``, whose rows can be ``placed``, or to a format."""
     return 'in the options of foreach_batch: {{"{name}": …}}' if placed else 'by .option("{name}", …)'
 
 

@@ -13,7 +13,7 @@ _SECONDS: Final = 10.0
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
 _set_handler: Final = signal.signal
 _callbacks: dict[int, list[Callable[[], None]]] = {}
-"""What is to be done, by process: a forked one begins without."""
+"""The calls to make at the end of a process, by its id: a forked one begins without."""
 _threads: dict[int, threading.Thread] = {}
 
 

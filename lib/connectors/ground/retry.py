@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("connectors")
 _STOP_SECONDS: Final = 0.5
-"""How soon a wait notices that its query was stopped."""
+"""The seconds within which a wait notices that its query was stopped."""
 
 
 class RetryObserver:
@@ -67,7 +67,7 @@ def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
 
 
 def retry_observer() -> RetryObserver:
-    """Who hears of retries in this thread, for code that tries again by other means."""
+    """The observer of retries in this thread, for code that tries again by other means."""
     return _observer.get(RetryObserver())
 
 
@@ -127,11 +127,11 @@ class RetrySettings:
         return full * random.uniform(0.5, 1.0)
 
     def patience(self, pause: float) -> float:
-        """How many seconds since the first failure may pass where no tries are left, or the system wants such a long pause."""
+        """The seconds since the first failure that may pass where no tries are left, or the system wants such a long pause."""
         return self.longest_wait if pause > self.max_backoff else self.outage_timeout
 
     def call(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns, tried again while it raises :class:`Transient`; the last one is raised."""
+        """Returns the result of ``work``, tried again while it raises :class:`Transient`; the last one is raised."""
         try:
             return work()  # without tenacity, which costs more than many a call
         except Transient as outage:
@@ -268,7 +268,7 @@ class CircuitOpen(Transient):
 
 
 class RetryPolicy(Protocol):
-    """When a circuit opens, and for how long."""
+    """The policy of a circuit breaker: after how many failures in a row it opens, and for how many seconds."""
 
     @property
     def failures(self) -> int: ...
@@ -305,7 +305,7 @@ class Breaker:
         return self._opened is not None
 
     def seconds_open(self) -> float:
-        """How long it stays open before a call on trial is let through; 0 where it is closed, or that time is over."""
+        """The seconds until a call on trial is let through; 0 where the circuit is closed, or that time is over."""
         return 0.0 if self._opened is None else max(0.0, self._opened + self._policy.reset_seconds - self._now())
 
     def check(self) -> None:
@@ -332,7 +332,7 @@ class Breaker:
             self._opened, self._on_trial = self._now(), False
 
     def call(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns; only an outage (:class:`Transient`) counts as a failure."""
+        """Calls ``work`` and returns its result; only an outage (:class:`Transient`) counts as a failure."""
         self.begin()
         try:
             result = work()

@@ -1,4 +1,4 @@
-"""What each feature needs of Spark, and which Spark the runtimes of a workspace have: the one table that everything asks.
+"""The one table, which everything asks, of what each feature needs of Spark and which Spark the runtimes of a workspace have.
 
 A serverless environment is a client of the Databricks Runtime that its Databricks Connect names (environment 6:
 Databricks Connect 19), so both have one Spark. The numbers are those of the release notes of runtimes and environments; a

@@ -19,7 +19,7 @@ from .runtime import in_workspace
 _REFERENCE: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
 _CONFIGURED: Final = ("DATABRICKS_HOST", "DATABRICKS_CONFIG_PROFILE")
 _WAIT_SECONDS: Final = 30
-"""How long the SDK tries to reach a workspace for a secret, in place of its own five minutes."""
+"""The seconds for which the SDK tries to reach a workspace for a secret, in place of its own five minutes."""
 
 
 class SecretMissing(ValueError):

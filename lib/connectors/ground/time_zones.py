@@ -15,7 +15,7 @@ UTC: Final = frozenset(("Z", "UTC", "Etc/UTC"))
 
 
 def zone_problem(zone: str) -> str:
-    """What keeps Arrow from reading a region or an offset on this machine, for a :class:`Problem`; empty if nothing does."""
+    """The reason why Arrow cannot read a region or an offset on this machine, for a :class:`Problem`; empty if it can."""
     if zone in UTC or _is_known(zone):
         return ""
     if _is_known("Etc/GMT"):
@@ -25,7 +25,7 @@ def zone_problem(zone: str) -> str:
 
 @functools.cache
 def region_problem(region: str) -> str:
-    """What keeps Python and Arrow from reading times of a region alike on this machine, as :func:`zone_problem`."""
+    """The reason why Python and Arrow do not read times of a region alike on this machine, as :func:`zone_problem`."""
     import pyarrow.compute as pc
 
     if region == "UTC":
