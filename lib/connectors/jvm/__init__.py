@@ -1,1 +1,1 @@
-"""What a JVM on this machine starts with: :mod:`.java` finds a Java, :mod:`.maven` fetches jars from a Maven repository."""
+"""The start of a JVM on this machine: :mod:`.java` finds a Java, :mod:`.maven` fetches jars from a Maven repository."""
