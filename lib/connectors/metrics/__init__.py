@@ -1,4 +1,4 @@
-"""What runs, how far it is, and what goes wrong: a table of each query, kept over time, with alerts.
+"""Metrics of queries: what runs, how far it is, and what goes wrong, in a table of each query, kept over time, with alerts.
 
 ::
 

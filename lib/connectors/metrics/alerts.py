@@ -1,4 +1,4 @@
-"""What is worth an alert: rules that look at each batch of a query, and what they say.
+"""Rules for alerts, which look at each batch of a query, and the alerts that they raise.
 
 A rule is any function of an :class:`Observation` that yields alerts; those here are small classes. A rule is asked after
 each batch. It says the same thing once, and again only after it was over in between.
@@ -41,7 +41,7 @@ class Observation:
 
     @property
     def at(self) -> datetime.datetime:
-        """When the batch ended; now, where Spark does not tell."""
+        """The time when the batch ended; now, where Spark does not tell."""
         timestamp = self.progress.get("timestamp")
         if not timestamp:
             return datetime.datetime.now(datetime.timezone.utc)
@@ -50,7 +50,7 @@ class Observation:
 
     @property
     def seconds(self) -> float:
-        """How long the batch took, from planning to Spark's own commit."""
+        """The seconds that the batch took, from planning to Spark's own commit; 0 where Spark does not tell."""
         return float(self.progress.get("batchDuration") or 0) / 1000
 
     @property
@@ -79,7 +79,7 @@ class Alert:
 
 
 Rule = Callable[[Observation], Iterator[Alert]]
-"""What looks at a batch and says what is wrong now; whoever calls it tells what is new."""
+"""A function that looks at a batch and says what is wrong now; whoever calls it tells what is new."""
 
 
 @dataclass

@@ -42,7 +42,7 @@ Row = dict[str, Any]
 
 
 def table(query: Any) -> pd.DataFrame:
-    """How far ``query`` is and what it has done: a row per component, and per partition of its sources.
+    """The table of ``query``: how far it is and what it has done, a row per component, and per partition of its sources.
 
     ``query`` is a streaming query, running or not, one of its progresses, or its id; an id alone tells no positions.
     Counts are totals of the query since it was first started. Columns:
@@ -132,7 +132,7 @@ def _add_offset(rows: dict[tuple[str, str], Row], component: str, offset: Mappin
 
 
 def abouts_of(query_id: str) -> dict[str, Mapping[str, str]]:
-    """What the files of a query tell people of its components, by the components' names in its table."""
+    """Facts for people about a query's components, from its files, by the components' names in its table."""
     files = counted(query_id)
     names = _names(files, [])
     return {names[file["kind"], file["name"], file["id"]]: file["about"] for file in files if file.get("about")}

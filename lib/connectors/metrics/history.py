@@ -36,7 +36,7 @@ class BatchRecord:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a query stands: what a person wants to know of it while it runs, and at its end.
+    """The standing of a query: what a person wants to know of it while it runs, and at its end.
 
     ``rows``, ``batches`` and ``seconds`` are those of this run, ``dead_letters`` and ``retries`` totals of the query.
     ``lag`` counts records, or bytes, as ``unit`` says. ``waiting_for`` is the error of a system that the query waits for
@@ -101,7 +101,7 @@ class QueryHistory:
         self.state, self.error, self.ended = state, error, time.time()
 
     def standing(self) -> Standing:
-        """Where the query stands now. Reads its files, so it also counts tasks of the batch that runs."""
+        """The standing of the query now. Reads its files, so it also counts tasks of the batch that runs."""
         table = rows_of(self.query, self.progress)
         now = self.ended or time.time()
         waiting = min((row for row in table if row["waiting_since"]), key=lambda row: float(row["waiting_since"]), default=None)
@@ -154,14 +154,14 @@ def _rows_read(table: Sequence[Row]) -> int | None:
 
 
 def lag_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """What is left to read, as far as it can be counted; ``None`` where it cannot."""
+    """The lag: what is left to read, as far as it can be counted; ``None`` where it cannot."""
     known = [row for row in rows if row["lag_records"] is not None or isinstance(row["latest"], int)]
     lags = [behind(row["lag_records"], row["position"], row["latest"]) for row in known]
     return sum(lags) if lags else None
 
 
 def unit_of(table: Sequence[Row]) -> str:
-    """What the lag counts: ``records``, ``bytes``, or nothing that has a name."""
+    """The unit of the lag: ``records``, ``bytes``, or empty where it has no name."""
     lags = [row for row in table if row["latest"] is not None or row["lag_records"] is not None]
     if all(row["lag_records"] is not None for row in lags):
         return "records"

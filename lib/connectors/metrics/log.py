@@ -87,7 +87,7 @@ class QueryLog(Listening):
 
 
 def note(run: QueryHistory) -> dict[str, Any]:
-    """What other processes are told of a run. Its counts are in the query's own files."""
+    """The note of a run for other processes. Its counts are in the query's own files."""
     last = run.batches[-1] if run.batches else None
     return {
         "name": run.name,

@@ -82,7 +82,7 @@ def _standing(query: str) -> QueryStanding:
 
 
 def _last_change(query: str) -> float:
-    """When the newest file of a query was written."""
+    """The time when the newest file of a query was written, in seconds since 1970; 0 if there is none."""
     root = folder()
     items = storage_of(root).items(quote(query, safe="").replace(".", "%2E")) if root else []
     return max((item.changed / 1e9 for item in items), default=0.0)
@@ -101,7 +101,7 @@ def _state(note: Mapping[str, Any]) -> str:
 
 
 def process_start(process: int) -> str | None:
-    """When a process of this machine began, in words of the system; ``None`` if it has ended.
+    """The start of a process of this machine, in words of the system; ``None`` if it has ended.
 
     A number is given again: in a container each driver may be the process 7, or a thread of another program has the number.
     """
@@ -119,7 +119,7 @@ def process_start(process: int) -> str | None:
 
 
 def ago(moment: float, now: float | None = None) -> str:
-    """How long ago a moment was: ``5 minutes ago``, ``1 day ago``."""
+    """The time since a moment, in words: ``5 minutes ago``, ``1 day ago``."""
     seconds = max(1.0, (now if now is not None else time.time()) - moment)
     size, unit = next((size, unit) for size, unit in _AGES if seconds >= size)
     number = int(seconds // size)

@@ -56,7 +56,7 @@ def record(spark: SparkSession, table: str, *, file_format: str = "delta", every
 
 
 class MetricsRecorder(Listening):
-    """What :func:`record` returns; also a context manager."""
+    """The recorder that :func:`record` returns; also a context manager."""
 
     def __init__(self, spark: SparkSession, table: str, file_format: str, every: float) -> None:
         self.table, self.file_format, self.every = table, file_format, every

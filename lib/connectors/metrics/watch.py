@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors.metrics")
 _LATE_SECONDS: Final = 10.0
-"""How long ``stop`` waits for Spark's last events of queries that have ended."""
+"""The seconds that ``stop`` waits, at most, for Spark's last events of queries that have ended."""
 
 
 class Listening:
@@ -145,7 +145,7 @@ def watch(
 
 
 class Watch(Listening):
-    """What :func:`watch` returns; also a context manager. ``alerts`` are those that were raised."""
+    """The watch that :func:`watch` returns; also a context manager. ``alerts`` are those that were raised."""
 
     def __init__(self, spark: SparkSession, watchman: Watchman, show: Callable[[str, tuple[str, ...]], None] | None) -> None:
         self.alerts: list[Alert] = []
@@ -164,7 +164,7 @@ class Watch(Listening):
 
 
 def cells(batch: Observation, state: str, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
-    """What is shown of a batch, in the order of the headings."""
+    """The cells that show a batch, in the order of the headings."""
     lags = batch.lags()
     commits = [row for row in batch.rows if row["last_commit"] is not None]
     newest = max(commits, key=lambda row: float(row["last_commit"]), default=None)
@@ -188,7 +188,7 @@ def _commit(moment: float, milliseconds: int) -> str:
 
 
 def screen() -> Callable[[str, tuple[str, ...]], None]:
-    """Where progress is shown: a table of the notebook's running cell, or lines of the terminal."""
+    """The function that shows progress: in a table of the notebook's running cell, or in lines of the terminal."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return _Table() if shell else _line
 

@@ -22,7 +22,7 @@ class Part:
 
 
 def parts_of(standing: Standing) -> list[Part]:
-    """What a line tells of a query that runs, without its name and its time."""
+    """The parts of the line about a query that runs, without its name and its time."""
     parts = []
     if standing.waiting_for:
         cause = " ".join(standing.waiting_for.split())[:_LONGEST_CAUSE]
