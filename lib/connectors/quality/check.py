@@ -102,7 +102,7 @@ _SHOWN_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Check:
-    """What every check has: a ``name``, unique among its :class:`Checks`, and the ``columns`` that it reads."""
+    """The base class of all checks: a ``name``, unique among its :class:`Checks`, and the ``columns`` that it reads."""
 
     name: str
     columns: tuple[str, ...] = ()
@@ -115,7 +115,7 @@ class Check:
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the arguments; no data is needed."""
+        """The problems of the arguments; no data is needed."""
         for column in self.columns:
             if not isinstance(column, str) or not column:
                 yield f"a column is given by its name; got {column!r}"
@@ -123,7 +123,7 @@ class Check:
                 yield "has a backtick in a column's name, which Great Expectations cannot read; rename the column"
 
     def misfits(self, df: DataFrame) -> Iterator[str]:
-        """What does not fit ``df``, whose columns are known to exist."""
+        """Phrases for what does not fit ``df``, whose columns are known to exist; by default none."""
         return iter(())
 
     def expectation(self) -> Expectation:

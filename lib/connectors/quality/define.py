@@ -1,4 +1,4 @@
-"""How a user writes checks. Arguments are judged together, by :class:`~connectors.quality.Checks`."""
+"""The functions by which a user writes checks. Arguments are judged together, by :class:`~connectors.quality.Checks`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class RowCount(Check):
         return f"{self.least} to {self.max} rows"
 
     def off_by(self, rows: int) -> int:
-        """How many rows are missing or too many."""
+        """The number of rows that are missing or too many."""
         extra = rows - self.max if self.max is not None else 0
         return max(self.least - rows, extra, 0)
 

@@ -25,7 +25,7 @@ FAILED_CHECKS = "failed_checks"
 """The column of quarantined rows: the names of the checks that each row failed."""
 
 Sink = Callable[[DataFrame, int], Any]
-"""What takes a batch: a function of (DataFrame, batch id), such as ``connectors.foreach_batch(...)`` returns."""
+"""A function of (DataFrame, batch id) that takes a batch, such as ``connectors.foreach_batch(...)`` returns."""
 
 _log = logging.getLogger("connectors.quality")
 _SAMPLES = 5
@@ -148,7 +148,7 @@ class BatchCounts(NamedTuple):
 
 
 class SplitBatch(Carried):
-    """What :meth:`Checks.foreach_batch` returns. ``last`` has the counts of the last finished batch.
+    """The function that :meth:`Checks.foreach_batch` returns. ``last`` has the counts of the last finished batch.
 
     On Spark Connect a stream calls a copy of it on the server, so that ``last`` stays None at the client; the
     counts are in the log ``connectors.quality`` there.
