@@ -52,7 +52,7 @@ class CarriedLibrary(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         exec(self.get_code(module.__name__), module.__dict__)
 
     def get_resource_reader(self, fullname: str) -> Any:
-        """What ``importlib.resources`` asks for the files beside the modules of a package."""
+        """The reader that ``importlib.resources`` asks for the files beside the modules of a package."""
         import types
         import zipfile
 

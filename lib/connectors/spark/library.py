@@ -1,4 +1,4 @@
-"""How the library reaches every Python process that Spark starts: the one place that decides.
+"""Brings the library to every Python process that Spark starts: the one place that decides how.
 
 ======================================  ======================================================================
 where the process runs                  how it finds the library

@@ -71,7 +71,7 @@ def measured(frame: DataFrame) -> tuple[DataFrame, Measures]:
 
 
 def _hashed(field: StructField) -> str:
-    """What is hashed of a column: its value, and whether it is null."""
+    """SQL for what is hashed of a column: its value, and whether it is null."""
     name = f"`{field.name.replace('`', '``')}`"
     nested = field.dataType.simpleString().startswith(("struct<", "array<"))  # a hash skips the nulls inside
     text = f"to_json({name}, map('ignoreNullFields', 'false', 'timeZone', 'UTC'))" if nested else name

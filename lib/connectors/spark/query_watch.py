@@ -52,7 +52,7 @@ def run_of(frame: DataFrame, query: str) -> SparkRun | None:
 
 
 _CHECKS = 8
-"""How often the tasks are checked within the timeout."""
+"""The number of times that the tasks are checked within the timeout."""
 
 
 @contextlib.contextmanager

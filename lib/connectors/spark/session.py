@@ -56,7 +56,7 @@ def send_python(spark: SparkSession, zip_file: str) -> None:
 
 
 def worker_paths(spark: SparkSession) -> list[str]:
-    """Where the Python workers of a classic session look for modules, as far as this side knows; none on Connect."""
+    """The paths where the Python workers of a classic session look for modules, as far as this side knows; none on Connect."""
     if is_connect(spark):
         return []
     context = spark.sparkContext
@@ -107,7 +107,7 @@ def running_query(frame: DataFrame, query_name: str | None) -> str:
 
 
 def execution_of(spark: SparkSession, query: str) -> Any:
-    """What the JVM knows of the running streaming query with this id; ``None`` if none runs, and on Connect."""
+    """The JVM's object of the running streaming query with this id; ``None`` if none runs, and on Connect."""
     if is_connect(spark):
         return None
     classic: Any = spark
@@ -119,13 +119,13 @@ def execution_of(spark: SparkSession, query: str) -> Any:
 
 
 def session_key(spark: SparkSession) -> tuple[str, int]:
-    """What tells a classic session from others: its application, and itself in that."""
+    """The key that tells a classic session from others: its application, and itself in that."""
     classic: Any = spark
     return str(spark.sparkContext.applicationId), int(classic._jsparkSession.hashCode())
 
 
 def execution_behind(query: Any) -> Any:
-    """What the JVM knows of a streaming query, running or not; ``None`` on Connect."""
+    """The JVM's object of a streaming query, running or not; ``None`` on Connect."""
     inside = getattr(query, "_jsq", None)
     return inside.streamingQuery() if inside is not None else None
 
@@ -175,7 +175,7 @@ def ended(execution: Any, seconds: float) -> str:
 
 
 def offsets_of(execution: Any, batch: int) -> list[Any] | None:
-    """Where each source of a query will be after ``batch``, as its offset's JSON; ``None`` where Spark does not tell."""
+    """The offset of each source of a query after ``batch``, as its JSON; ``None`` where Spark does not tell."""
     from py4j.protocol import Py4JError
 
     try:

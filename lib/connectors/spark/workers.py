@@ -1,5 +1,5 @@
-"""What formats do in the Python processes that Spark starts: a task stages its rows, the driver's process removes or commits
-them, and an error of a connector is shown as its message alone.
+"""The work of formats in the Python processes that Spark starts: a task stages its rows, the driver's process removes or
+commits them, and an error of a connector is shown as its message alone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def plainly() -> Iterator[None]:
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task reports to the driver: its committable, and which batch of which query it belongs to."""
+    """The message of a task to the driver: its committable, and the query that it belongs to."""
 
     query: str | None
     committable: dict[str, Any]
 
 
 def committables(messages: Sequence[WriterCommitMessage | None]) -> list[Committable]:
-    """What the tasks of a batch have staged, as far as they have reported it."""
+    """The committables of the tasks of a batch, as far as they have reported them."""
     return [Committable(**message.committable) for message in messages if isinstance(message, Staged)]
 
 
