@@ -1,4 +1,4 @@
-"""Where files are kept, the only place that knows file systems.
+"""The storage of files, the only place that knows file systems.
 
 =====================  ===========================================================  ====================================
 module                 locations                                                    creates a file only where there is none

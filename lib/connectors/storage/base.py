@@ -1,4 +1,4 @@
-"""What a storage can do: the operations that ledgers, staged files, dead letters and logs stand on."""
+"""The interface of a storage: the operations that ledgers, staged files, dead letters and logs stand on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Storage(ABC):
 
     @abstractmethod
     def items(self, folder: str = "") -> list[Item]:
-        """What is directly in ``folder``, hidden or not; empty if there is no such folder."""
+        """The files and folders directly in ``folder``, hidden or not; empty if there is no such folder."""
 
     @abstractmethod
     def item(self, name: str) -> Item | None:
@@ -189,7 +189,7 @@ class Storage(ABC):
                 yield name, item.size
 
     def touched(self, folder: str) -> dict[str, float]:
-        """What is directly in ``folder``, and when the newest file in it was changed (seconds since 1970)."""
+        """The names directly in ``folder``, with the time when the newest file in each was changed (seconds since 1970)."""
         return {item.name: item.changed / 1e9 for item in self.items(folder)}
 
     def below(self, folder: str) -> Storage:
@@ -201,7 +201,7 @@ class Storage(ABC):
         raise NotImplementedError(f"Spark does not write to {self.root} by itself")
 
     def spark_options(self) -> dict[str, str]:
-        """What Spark's readers and writers need beside the URL."""
+        """The options that Spark's readers and writers need beside the URL."""
         return {}
 
     def __str__(self) -> str:

@@ -296,7 +296,7 @@ _WEB_PORT = 9870
 
 
 def hadoop(location: str, options: Mapping[str, Any], client_of: ClientOf | None = None) -> Hadoop:
-    """What reaches the HDFS of ``location``: Spark's own client where there is one, else WebHDFS."""
+    """The client of the HDFS of ``location``: Spark's own where there is one, else WebHDFS."""
     client = client_of(location) if client_of else None
     return SparkHadoop(client) if client else web_hdfs(location, options)
 

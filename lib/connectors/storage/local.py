@@ -22,7 +22,7 @@ from .base import Content, Item, Storage, remove_temporaries, temporary_name
 _AT_CWD: Final = -100
 _NO_REPLACE: Final = 1
 _REFUSED: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
-"""What a file system answers that has no hard links, or no rename that leaves what exists."""
+"""The error numbers of a file system that has no hard links, or no rename that leaves what exists."""
 _SYNCS: Final = 8
 
 

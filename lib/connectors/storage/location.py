@@ -61,7 +61,7 @@ def options_for(location: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
 def check_location(
     option: str, location: str, options: Mapping[str, Any], *, write: bool = True, sole: bool = False
 ) -> Iterator[Problem]:
-    """What is wrong with the location of ``option`` and its ``storageOptions``.
+    """The problems of the location of ``option`` and its ``storageOptions``.
 
     ``write`` where files are to be created, ``sole`` where no other location takes the same ``storageOptions``.
     """

@@ -84,7 +84,7 @@ async def _readable(blob: Any) -> tuple[str, dict[str, str]]:
 PROVEN: Final = {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs", "gcs": "gcsfs"}
 """The protocols whose conditional create is proven by a race against a server, and the packages that they need."""
 PACKAGES: Final = {"adlfs": "'adlfs>=2026.8' 'azure-storage-blob>=12.31'", "gcsfs": "'gcsfs>=2026.10'"}
-"""What to install. Old versions of ``azure-storage-blob`` mix the blocks of two writers of one large blob."""
+"""The packages to install. Old versions of ``azure-storage-blob`` mix the blocks of two writers of one large blob."""
 _CHUNK: Final = 4 << 20
 _DELETIONS: Final = 16
 
@@ -380,7 +380,7 @@ def _item(name: str, entry: Mapping[str, Any]) -> Item:
 
 
 def _changed(entry: Mapping[str, Any]) -> int:
-    """When a file was changed, in nanoseconds; each file system has a key and a type of its own for it."""
+    """The time when a file was changed, in nanoseconds since 1970; each file system has a key and a type of its own for it."""
     values = (entry.get(key) for key in ("last_modified", "mtime", "updated", "LastModified", "created"))
     value = next((value for value in values if value), 0.0)
     if isinstance(value, str):

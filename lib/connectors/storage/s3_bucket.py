@@ -48,7 +48,7 @@ class Bucket:
     """One bucket, with errors of this library."""
 
     page = 1000
-    """How many keys a listing has at a time."""
+    """The number of keys that a listing has at a time."""
 
     def __init__(self, name: str, options: Mapping[str, Any]) -> None:
         self.name = name

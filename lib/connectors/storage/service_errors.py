@@ -1,4 +1,4 @@
-"""What the file systems of fsspec raise, as the errors that :mod:`connectors.storage` promises.
+"""Turns the errors of fsspec's file systems into those that :mod:`connectors.storage` promises.
 
 Clients are recognized by the names of their classes, so that nothing here imports one.
 """
