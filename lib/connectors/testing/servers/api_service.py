@@ -27,7 +27,7 @@ _LIMIT: Final = 10
 
 @dataclass
 class ApiBehaviour:
-    """How the service behaves from now on.
+    """The behaviour of the service from now on.
 
     The next ``fail`` requests get ``status``, with ``retry_after`` where it is not empty; the next ``hang`` get no answer.
     Answers take ``latency`` seconds. More than ``rate`` requests in a second get 429. With ``login`` requests need a header

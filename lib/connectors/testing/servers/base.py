@@ -1,4 +1,4 @@
-"""What all servers share: a process in a folder of its own, its ports, and where its programs come from.
+"""The common part of all servers: a process in a folder of its own, its ports, and where its programs come from.
 
 A server module declares one class per server, a subclass of :class:`Server`. The class says whether every machine must
 have the server (``required``), and its ``__init__`` looks for what the server needs. :func:`shared_server` starts it once in
@@ -34,7 +34,7 @@ from ...jvm.java import use_java
 from ...jvm.maven import JARS, class_path
 
 HOST: Final = "127.0.0.1"
-"""Where every server listens, and nowhere else."""
+"""The address where every server listens, and nowhere else."""
 
 S = TypeVar("S", bound="Server")
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -188,7 +188,7 @@ class Server:
         raise Unavailable(f"{type(self).__name__} did not start: {problem}\n{self.log()[-3000:]}")
 
     def log(self) -> str:
-        """What the server has printed."""
+        """The text that the server has printed."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def kill(self) -> None:

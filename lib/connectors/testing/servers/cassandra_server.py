@@ -102,7 +102,7 @@ _MODULES: Final = (
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _JAVA_BASE),
     "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
 )
-"""What Cassandra uses of Java's own parts."""
+"""The options of Java that open those of its own parts that Cassandra uses."""
 
 
 class CassandraServer(Server):
@@ -200,7 +200,7 @@ class CassandraServer(Server):
         self.nodetool("refreshsizeestimates")
 
     def nodetool(self, *arguments: str) -> str:
-        """What the operator's tool prints. Raises :class:`Unavailable` with it if it fails."""
+        """Runs the operator's tool and returns what it prints. Raises :class:`Unavailable` with it if it fails."""
         tool = [self.java, "-Xmx64m", *_QUICK, *_MODULES, "-cp", self.classpath]
         properties = [f"-Dlogback.configurationFile={self.folder}/logback.xml", f"-Duser.home={self.folder}"]
         command = [*tool, *properties, "org.apache.cassandra.tools.NodeTool", "-h", HOST, "-p", str(self.jmx), *arguments]

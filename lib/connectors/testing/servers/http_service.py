@@ -50,7 +50,7 @@ class HttpService(Server):
 
 @dataclass
 class Behaviour:
-    """How the service behaves towards requests about users."""
+    """The behaviour of the service towards requests about users."""
 
     latency: float = 0.0
     fail: int = 0

@@ -1,4 +1,4 @@
-"""What the services of this package that take JSON calls over HTTP share: ``POST /<path>`` with an object, answered by one."""
+"""The common part of the services here that take JSON calls over HTTP: ``POST /<path>`` with an object, answered by one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class QueueService(JsonService):
         self.call(f"queues/{queue}/publish", bodies=list(bodies))
 
     def count(self, queue: str) -> tuple[int, int]:
-        """How many messages wait for a receiver, and how many are not acknowledged."""
+        """The number of messages that wait for a receiver, and of those that are not acknowledged."""
         counts = self.call(f"queues/{queue}/count")
         return counts["waiting"], counts["unacknowledged"]
 

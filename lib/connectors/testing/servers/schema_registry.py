@@ -54,7 +54,7 @@ class SchemaRegistry(Server):
         self._call("PUT", "/behaviour", {"fail": fail, "status": status})
 
     def seen(self) -> dict[str, int]:
-        """How often each path was asked for; ``requests`` is the number of all."""
+        """The number of requests for each path; ``requests`` is the number of all."""
         return {str(path): int(count) for path, count in self._call("GET", "/seen").items()}
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
