@@ -1,4 +1,4 @@
-"""What a connector's author tells the suites about the external system, and running a suite in a notebook."""
+"""The contexts by which a connector's author tells the suites about the external system, and running a suite in a notebook."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class SinkContext(ABC):
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
     """Options that make all staging old enough to be swept."""
     most_leftovers: ClassVar[int] = 8
-    """How many things may be staged, however often the same batch has failed: what four starts of two tasks leave."""
+    """The number of things that may be staged, however often a batch has failed: what four starts of two tasks leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ class SinkContext(ABC):
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
-        """What a reader of the target sees now."""
+        """The rows that a reader of the target sees now."""
 
     def take_away(self) -> list[dict[str, Any]] | None:
         """Moves the rows that readers see out of the target, as an archive job does, and returns them.

@@ -208,7 +208,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(item: pytest.Item) -> str:
-    """What stays in one process: an environment, and of the local one a file or a folder."""
+    """The group of a test, which stays in one process: an environment, and of the local one a file or a folder."""
     name = _environment_of(item)
     return _file_or_folder(item) if name == LOCAL else name
 

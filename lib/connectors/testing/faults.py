@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Point(str, Enum):
-    """Where a run can break, in the order in which a batch passes them."""
+    """The points where a run can break, in the order in which a batch passes them."""
 
     READ_ROW = "a reader hands on a row"
     TASK_ROW = "a task writes a row"
@@ -56,7 +56,7 @@ EPOCH_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, *ACKNOWLEDGEM
 
 
 class Action(str, Enum):
-    """What happens there."""
+    """The actions of a fault when a run reaches its point."""
 
     RAISE = "an error"
     OUTAGE = "a transient error, as of a system that is away"

@@ -53,7 +53,7 @@ class Kills:
     conf: Mapping[str, str] = field(default_factory=dict)
     environments: Sequence[str] = (LOCAL,)
     report: list[str] = field(default_factory=list)
-    """How each round went, one line each."""
+    """The outcome of each round, one line each."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self, kills: int) -> None:

@@ -25,7 +25,7 @@ from .source_suite import COUNT, Log, SourceQuery
 
 _WAIT_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 0.5
-"""How long nothing must come where nothing may come."""
+"""The seconds for which a case waits where no message may come."""
 
 
 class QueueSuite(EpochSourceSuite):

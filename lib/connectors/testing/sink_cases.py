@@ -1,4 +1,4 @@
-"""What the suites of sinks share: fixtures, a query that writes to the target, and the cases of runs that are killed.
+"""The common part of the suites of sinks: fixtures, a query that writes to the target, and the cases of runs that are killed.
 
 The parts, each on top of the one before:
 

@@ -35,7 +35,7 @@ class SinkSuite(ContentionSuite):
     """The cases of a sink. A subclass sets ``context``; fewer ``seeds`` and ``starts`` where opening the target takes long."""
 
     starts: ClassVar[int] = 50
-    """How many starts fail, in the case of a batch that fails at every start."""
+    """The number of starts that fail, in the case of a batch that fails at every start."""
 
     def test_the_declared_guarantee_is_the_one_that_is_computed(self, target: SinkContext) -> None:
         assert target.sink.of(target.options()).guarantee() is target.guarantee
