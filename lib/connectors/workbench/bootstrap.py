@@ -52,7 +52,7 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
 
 @dataclass(frozen=True)
 class _Activating:
-    """What a stopped cell would break for the next ones: see :func:`~connectors.spark.session.activate`."""
+    """Restores before each cell what a stopped one has broken: see :func:`~connectors.spark.session.activate`."""
 
     spark: SparkSession
 

@@ -51,7 +51,7 @@ def card(standing: Standing, batches: Sequence[BatchRecord]) -> str:
 
 
 def _notes(standing: Standing) -> Iterator[str]:
-    """What the query waits for; at its end, what its sinks have."""
+    """The notes of a card: what the query waits for; at its end, what its sinks have."""
     if standing.waiting_for:
         yield f"waiting for {duration(standing.waiting_seconds)}: {' '.join(standing.waiting_for.split())}"
     if standing.state == RUNNING:

@@ -42,7 +42,7 @@ sys.exit(java.wait())
 
 
 def java_options() -> str:
-    """What a JVM of Spark is started with to use the archive; empty where there is none, or a space in its path."""
+    """The options of a JVM of Spark that uses the archive; empty where there is none, or a space in its path."""
     file = _file()
     usable = file.exists() and " " not in str(file)
     return f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if usable else ""

@@ -1,4 +1,4 @@
-"""What a local run needs of this machine, and whether it is here."""
+"""Examines what a local run needs of this machine, and whether it is here."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """Where a database is. ``url`` is a JDBC URL, as :mod:`connectors.systems.jdbc` and Spark take it."""
+    """The address of a database, with a login. ``url`` is a JDBC URL, as :mod:`connectors.systems.jdbc` and Spark take it."""
 
     url: str
     user: str

@@ -149,7 +149,7 @@ def python_path() -> str:
 
 
 def prepare_environment() -> None:
-    """What Spark's processes inherit; it must stand before the JVM starts."""
+    """Sets the environment variables that Spark's processes inherit; they must be set before the JVM starts."""
     os.environ["PYTHONPATH"] = python_path()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -104,7 +104,7 @@ class NotebookExit(BaseException):
 
 
 class TaskValueStore(Protocol):
-    """Where the values of a job's tasks are kept while it runs."""
+    """The store of the values of a job's tasks while it runs."""
 
     def set(self, key: str, value: Any) -> None:
         """Keeps ``value`` for the task that is running."""

@@ -29,7 +29,7 @@ _SHOW_SHARE: Final = 20
 
 @dataclass(frozen=True)
 class Summary:
-    """What one run of a streaming query did: the ``rows`` that it read, the micro-batches that had some, and its time.
+    """The summary of one run of a streaming query: the ``rows`` that it read, the micro-batches that had some, and its time.
 
     ``rows`` is ``None`` where Spark does not count them (``foreachBatch`` on Spark Connect). ``dead_letters`` are those since
     the query's first start.
@@ -79,7 +79,7 @@ def _show_rows(query: StreamingQuery) -> None:
 
 
 class _Run:
-    """What has been seen of the run of a query."""
+    """The run of a query, as far as it has been seen."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
