@@ -1,1 +1,1 @@
-"""What a person runs: the commands of ``python -m connectors`` and what they are made of. No job carries it."""
+"""The commands of ``python -m connectors``, which a person runs, and what they are made of. No job carries this package."""

@@ -1,4 +1,4 @@
-"""What ``python -m connectors status`` and ``ledger show`` print: a block of lines for each query, or each sink."""
+"""The output of ``python -m connectors status`` and ``ledger show``: a block of lines for each query, or each sink."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Template(NamedTuple):
     """The side that its tests, and its proof, are about: ``Source`` or ``Sink``. Without one, there is no proof."""
     description: str = ""
     summary: str = ""
-    """What the module is at first."""
+    """A phrase for what the module is at first."""
     cases: str = ""
     """The suite without Spark."""
 
@@ -151,7 +151,7 @@ class _Connector:
         self.systems = root / "lib" / "connectors" / "systems"
 
     def problems(self) -> Iterator[Problem]:
-        """What stands in the way."""
+        """The reasons why the connector cannot be written."""
         if not self._template_path().is_file() or not (self.systems / "__init__.py").is_file():
             yield Problem("folder", f"must be the root of this repository; {self.root} has no {self._template_path().name}.")
             return

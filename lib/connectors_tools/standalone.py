@@ -110,7 +110,7 @@ def _located(file: Path, problems: Iterable[Problem]) -> list[Problem]:
 
 
 def remarks(worker: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What each property of the worker means here, where that is not what it says."""
+    """The properties of the worker that do not mean here what they say, each with what it means."""
     for name in sorted(worker):
         if name in MEANINGS or _CLIENT.match(name):
             continue
@@ -201,7 +201,7 @@ def _read(file: Path, problems: list[Problem]) -> dict[str, str] | None:
 
 
 def _defaults(worker: Mapping[str, str], properties: Mapping[str, str]) -> dict[str, str]:
-    """What a connector takes from its worker: converters that it does not name itself, and the cluster of dead letters."""
+    """A connector's properties from its worker: converters that it does not name itself, and the cluster of dead letters."""
     taken: dict[str, str] = {}
     for side in _SUFFIXES:
         if side in worker and side not in properties:
