@@ -23,7 +23,7 @@ ENDED_MEMBERS = ("run_id", "result_state", "execution_count", "notebook_path")
 
 
 def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = None) -> Findings:
-    """What is wrong with ``job`` when started with the parameters ``overrides``; the jobs that it runs are included."""
+    """The findings on ``job`` when started with the parameters ``overrides``; the jobs that it runs are included."""
     findings = Findings()
     for part in with_jobs_run(bundle, job, findings):
         findings.add(part.findings)

@@ -53,7 +53,7 @@ class NotebookEngine:
         return spark
 
     def standings(self) -> list[Standing]:
-        """Where the queries stand that run now."""
+        """The standings of the queries that run now."""
         return [run.standing() for run in self.queries.running()] if self.queries else []
 
     def tidy(self) -> list[str]:

@@ -323,7 +323,10 @@ def _error(result: ExecutionResult) -> BaseException | None:
 
 
 def _interruption(error: BaseException | None) -> BaseException | None:
-    """What interrupted the cell. Where it broke off a call into Spark, that call's own clean-up may have failed over it."""
+    """The error that interrupted the cell; ``None`` if none did.
+
+    Where it broke off a call into Spark, that call's own clean-up may have failed over it.
+    """
     while error is not None and not isinstance(error, (Expired, KeyboardInterrupt)):
         error = error.__context__
     return error

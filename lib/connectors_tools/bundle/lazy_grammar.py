@@ -19,7 +19,7 @@ _PACKAGE: Final = "rfc3987_syntax"
 
 @contextmanager
 def _lazy_grammar() -> Iterator[None]:
-    """What is imported inside gets a function that builds the grammar at its first call."""
+    """Lets the imports inside get, in place of the package, a function that builds the grammar at its first call."""
     if _PACKAGE in sys.modules or find_spec(_PACKAGE) is None:
         yield
         return

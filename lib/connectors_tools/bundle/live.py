@@ -1,4 +1,4 @@
-"""What runs right now, for a person who waits: a live line on a terminal, a line every ten seconds on a pipe."""
+"""The display of what runs now, for a person who waits: a live line on a terminal, a line every ten seconds on a pipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 Standings = Callable[[], Sequence[Standing]]
-"""Where the queries stand that run now."""
+"""A function that gives the standings of the queries that run now."""
 
 _SAMPLE_SECONDS: Final = 1.0
 _SAMPLE_SHARE: Final = 20
@@ -46,7 +46,7 @@ class Activity:
         self._next_sample = 0.0
 
     def queries(self) -> Sequence[Standing]:
-        """Where its queries stand. What cannot be read is left out: nothing may fail for it."""
+        """The standings of its queries. What cannot be read is left out: nothing may fail for it."""
         began = time.monotonic()
         if began >= self._next_sample:
             with suppress(Exception):
@@ -132,7 +132,7 @@ def _styled(line_text: str, label: int) -> Text:
 
 
 class RepeatedLine:
-    """What is running and for how long, as a line every ten seconds, for a pipe or a file."""
+    """A line every ten seconds, for a pipe or a file, that says what is running and for how long."""
 
     seconds: ClassVar[float] = 10.0
 

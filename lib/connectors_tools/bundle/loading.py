@@ -68,7 +68,7 @@ def load(
 
 
 def _prefix(config: Config) -> str:
-    """What goes before the names of jobs: the target's preset, else the user's mark in a development target."""
+    """The prefix of the names of jobs: the target's preset, else the user's mark in a development target."""
     preset = (config.get("presets") or {}).get("name_prefix")
     marked = f"[dev {config['workspace']['current_user']['short_name']}] "
     return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""

@@ -16,7 +16,7 @@ from .configuration import Config, Findings, as_text, did_you_mean
 
 
 class State(str, Enum):
-    """How a task or a job ended."""
+    """The state in which a task or a job ended."""
 
     SUCCESS = "SUCCESS"
     FAILED = "FAILED"
@@ -34,7 +34,7 @@ class State(str, Enum):
 
 
 class RunIf(str, Enum):
-    """When a task runs, judged by the states of the tasks it depends on."""
+    """The condition for a task to run, judged by the states of the tasks it depends on."""
 
     ALL_SUCCESS = "ALL_SUCCESS"
     AT_LEAST_ONE_SUCCESS = "AT_LEAST_ONE_SUCCESS"

@@ -54,7 +54,7 @@ class Notebook:
         )
 
     def features(self) -> list[Feature]:
-        """What its code needs of Spark, as far as the formats show that stand in it by name."""
+        """The features, with their needs of Spark, that its code uses, as far as the formats show that stand in it by name."""
         return [feature for tree in self._trees() for node in ast.walk(tree) if (feature := _feature(node))]
 
     def secrets(self) -> set[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _secrets(node: ast.AST) -> list[tuple[str, str]]:
 
 
 def _feature(node: ast.AST) -> Feature | None:
-    """What an import of the library, or a call of ``format`` that names one of its formats, needs of Spark."""
+    """The feature, with its need of Spark, of an import of the library or a ``format`` call that names one of its formats."""
     if isinstance(node, ast.ImportFrom | ast.Import):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
         return LIBRARY if any(f"{name}.".startswith(_FORMATS) for name in names) else None

@@ -70,7 +70,7 @@ def outdated_cells(notebook: Path) -> list[int]:
 
 
 def source_hash(source: str) -> str:
-    """What names the code of a cell: 16 letters and digits."""
+    """The hash that names the code of a cell: 16 letters and digits."""
     return hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
@@ -98,7 +98,7 @@ def first_picture(notebook: Path) -> bytes | None:
 
 
 def picture_file(notebook: Path) -> Path:
-    """Where the first picture of ``notebook`` is stored beside it, for pages that show it."""
+    """The file of the first picture of ``notebook``, in ``pictures`` beside it, for pages that show it."""
     return notebook.parent / "pictures" / f"{notebook.stem}.png"
 
 

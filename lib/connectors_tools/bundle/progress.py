@@ -1,4 +1,4 @@
-"""What a person sees of a run: its folder, a line for each task that ended, the task that runs now, and errors.
+"""The messages of a run to a person: its folder, a line for each task that ended, the task that runs now, and errors.
 
 An error is its own message first, then the place of the failure, then nothing more.
 """

@@ -1,4 +1,4 @@
-"""What a run leaves behind for its page: each attempt with its queries, verdicts of quality and dead letters."""
+"""The record of a run, for its page: each attempt with its queries, verdicts of quality and dead letters."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class RunRecorder:
 
 
 def versions() -> dict[str, str]:
-    """What a run ran on: Python, this library, and the packages that matter most."""
+    """The versions that a run ran on: Python, this library, the packages that matter most, and the system."""
     numbers = {"python": platform.python_version()}
     for name in ("connectors", *_PACKAGES):
         with suppress(PackageNotFoundError):

@@ -53,7 +53,7 @@ class Reference:
 
 @dataclass
 class Scope:
-    """What references mean at one place and time. ``tasks`` holds, per ended upstream task, its members."""
+    """The meanings of references at one place and time. ``tasks`` holds, per ended upstream task, its members."""
 
     job: dict[str, Any] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def references(text: str) -> Iterator[Reference]:
 
 
 def misspelled(text: str) -> Iterator[str]:
-    """What stands in double braces and looks like a reference, but is none and stays as it is."""
+    """The texts in double braces that look like a reference, but are none and stay as they are."""
     for match in _BRACES.finditer(text):
         if not _path(match[1]) and re.match(rf"\s*(?:{'|'.join(NAMESPACES)})\b", match[1]):
             yield match[0]

@@ -46,13 +46,13 @@ from .record import PAGE, RunRecorder, warm_up
 from .references import Reference, Scope, in_text, references, replaced
 
 OnPage = Callable[[Path], object]
-"""What is called with the page of a run."""
+"""A function that is called with the page of a run."""
 _LONGEST_INPUTS: Final = 10_000
 
 
 @dataclass(frozen=True)
 class TaskOutcome:
-    """How one attempt ended: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``.
+    """The outcome of one attempt: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``.
 
     ``said`` is what the notebook gave to ``dbutils.notebook.exit``. ``is_permanent``: no new try can end better.
     """
