@@ -1,4 +1,4 @@
-"""What a route of the fake workspace is given, and how it refuses."""
+"""The calls that the routes of the fake workspace get, and the refusals by which they answer."""
 
 from __future__ import annotations
 

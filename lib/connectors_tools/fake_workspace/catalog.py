@@ -54,7 +54,7 @@ class Catalog:
         }
 
     def effective(self, request: Request) -> dict[str, Any]:
-        """What the user may do with something, granted there or above."""
+        """The user's privileges on something, granted there or above."""
         _, name = request.names
         granted = self.privileges.get(name, ["ALL_PRIVILEGES"])
         privileges = [{"privilege": privilege} for privilege in granted]

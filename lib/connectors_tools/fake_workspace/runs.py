@@ -21,7 +21,7 @@ from connectors.workbench.settings import VOLUMES_VARIABLE, library
 _OF_THIS_MACHINE: Final = ("the executed notebook: ", "the full traceback: ")
 _SKIPPED: Final = frozenset({"MAXIMUM_CONCURRENT_RUNS_REACHED"})
 _FAILURE: Final = "Workload failed, see run output for details"
-"""What the service says of a task that failed; the error itself is in the run's output."""
+"""The message of the service on a task that failed; the error itself is in the run's output."""
 
 
 @dataclass

@@ -40,7 +40,7 @@ Handler = Callable[[Request], Any]
 
 @dataclass
 class Fault:
-    """What happens to calls whose method and path match ``call``, for the next ``times`` of them after the first ``after``.
+    """A fault in the calls whose method and path match ``call``, for the next ``times`` of them after the first ``after``.
 
     ``is_lost``: the call is carried out and its answer is lost. Otherwise it is refused with ``refusal``.
     """
@@ -78,7 +78,7 @@ class Faults:
         self.calls.clear()
 
     def count(self, call: str) -> int:
-        """How many calls came whose method and path match."""
+        """The number of calls that came whose method and path match."""
         return sum(re.match(call, seen) is not None for seen in self.calls)
 
     def of(self, call: str) -> Fault | None:
@@ -96,7 +96,7 @@ class Faults:
 
 
 class Tokens:
-    """Who may call: a personal token that can be revoked, and tokens by OAuth that end after ``seconds``.
+    """The tokens of those who may call: a personal one that can be revoked, and those by OAuth, which end after ``seconds``.
 
     ``client`` is the client id and secret of the service principal that may log in by OAuth. Personal token and secret are
     made anew for each workspace, so that only its starter knows them.
@@ -185,7 +185,7 @@ class FakeWorkspace:
         self.stop()
 
     def answer(self, request: Request) -> Any:
-        """What the workspace answers; raises :class:`Refusal`."""
+        """The workspace's answer to a call; raises :class:`Refusal`."""
         call = f"{request.method} {request.path}"
         for pattern, handler in self._routes:
             if match := pattern.fullmatch(call):

@@ -108,7 +108,7 @@ class Tree:
         self.store(path, content, overwrite=True, raw=True)
 
     def content(self, path: str) -> bytes:
-        """What is in a file or notebook."""
+        """The content of a file or notebook."""
         with self._lock:
             return self._entry(_clean(path)).content
 
@@ -150,7 +150,7 @@ class Tree:
                 target.write_bytes(entry.content)
 
     def suffix(self, path: str) -> str:
-        """What was taken from the name of the notebook ``path``; raises :class:`Refusal` where there is none."""
+        """The suffix that the name of the notebook ``path`` has lost; raises :class:`Refusal` where there is no notebook."""
         with self._lock:
             entry = self._entries.get(_clean(path))
         if entry is None or entry.kind != "NOTEBOOK":
