@@ -140,7 +140,7 @@ def state_words(state: str) -> str:
 
 
 def state_class(state: str) -> str:
-    """How a state looks: ``good``, ``bad`` or ``soft``."""
+    """The class of a state, for its look: ``good``, ``fair``, ``bad`` or ``soft``."""
     if state in ("SUCCESS", "ended"):
         return "good"
     if state in ("EXCLUDED", "DISABLED", "SKIPPED", "running", "RUNNING", "PENDING", "QUEUED", "WAITING_FOR_RETRY", "BLOCKED"):

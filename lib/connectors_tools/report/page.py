@@ -75,7 +75,7 @@ def _exporter() -> Any:
 
 
 _CODE: Final = re.compile(r"<(script|style)\b(?:.*?</\1\s*>|.*)", re.DOTALL | re.IGNORECASE)
-"""What would stand on the page as text, once its tags are gone."""
+"""Scripts and styles, which would stand on the page as text, once their tags are gone."""
 _IDS: Final = re.compile(r'(<div\b[^<>]*?) id="[^"]*"')
 """The ids of cells, which several notebooks on a page may share."""
 _MOST_TAGS: Final = 20_000
@@ -106,7 +106,7 @@ def notebook_html(file: Path | None) -> str:
 
 
 def _clean(html: str) -> str:
-    """What shows text, tables and pictures in the ``html`` of a cell or output, in which strangers may have written.
+    """Cleans the ``html`` of a cell or output, in which strangers may have written: text, tables and pictures stay.
 
     What it leaves open ends with it. Ids go; styles of an element stay where they cannot lay it over others.
     """
@@ -173,7 +173,7 @@ def _quality_words(report: QualityRecord) -> str:
 
 
 def _bar(run: RunRecord, item: TaskRecord | AttemptRecord) -> str:
-    """When a task ran, as a share of the run's time: the styles of a bar."""
+    """The styles of a task's bar: when it ran, as a share of the run's time."""
     whole = max(run.seconds, 0.001)
     start = max(0.0, ((item.started or run.started) - run.started) / whole)
     return f"left:{min(start, 1) * 100:.2f}%;width:{max(0.6, min(item.seconds / whole, 1) * 100):.2f}%"
