@@ -30,7 +30,7 @@ _ONE_TRY: Final = 1
 
 
 class WorkspaceError(ConnectorError):
-    """What a workspace has refused, or did not answer in time; the SDK has tried again where that could help."""
+    """A call that a workspace has refused, or did not answer in time; the SDK has tried again where that could help."""
 
 
 def sdk() -> Any:

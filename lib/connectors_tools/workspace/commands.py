@@ -1,4 +1,4 @@
-"""What the commands do that work in a workspace, and what they say."""
+"""The commands that work in a workspace, and what they say."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 8
 _CREATE_SECONDS: Final = 300.0
-"""How long a job is tried to be created while the service does not answer; the SDK's own limit for other calls."""
+"""The seconds of tries to create a job while the service does not answer; the SDK's own limit for other calls."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass
 class Plan:
-    """What a deployment would change. Files by path, jobs by key with the reason."""
+    """The changes that a deployment would make. Files by path, jobs by key with the reason."""
 
     uploads: list[str] = field(default_factory=list)
     removals: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Deployment:
         findings.enforce(f"target {self._bundle.target} of the bundle")
 
     def plan(self) -> Plan:
-        """What :meth:`deploy` would change now."""
+        """The changes that :meth:`deploy` would make now."""
         return self._plan(self.store.read())
 
     def deploy(self, *, force_lock: bool = False) -> Plan:
@@ -164,7 +164,7 @@ class Deployment:
         return "its permissions have changed" if job.permissions != _mark_of(self._permissions[key]) else ""
 
     def _documents(self, state: State) -> dict[str, Mapping[str, Any] | None]:
-        """What the service has of each remembered job; ``None`` for one that is gone."""
+        """The settings that the service has of each remembered job, by key; ``None`` for one that is gone."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return dict(zip(state.jobs, pool.map(self._document, state.jobs.values()), strict=True))
 
@@ -347,5 +347,5 @@ class Deployment:
 
 
 def _mark_of(permissions: list[dict[str, Any]]) -> str:
-    """What the state remembers of permissions; empty where the bundle says none."""
+    """The fingerprint of permissions that the state remembers; empty where the bundle says none."""
     return fingerprint(permissions) if permissions else ""

@@ -1,4 +1,4 @@
-"""What the jobs of a target need of their workspace, and whether it is there. Looks only; nothing is changed.
+"""Examines what the jobs of a target need of their workspace, and whether it is there. Looks only; nothing is changed.
 
 On the compute of the jobs, a file is created in each volume and removed.
 """
@@ -30,7 +30,7 @@ _VOLUME: Final = re.compile(r"/Volumes/([^/\s\"']+)/([^/\s\"']+)/([^/\s\"']+)")
 _PROBE: Final = "lib/connectors/workbench/probe"
 _DEPLOY_FIRST: Final = "the library is tried where it is deployed: python -m connectors deploy, then this again"
 _PLACEHOLDER: Final = ("scope", "key")
-"""How a text says what a reference looks like: ``{{secrets/scope/key}}``."""
+"""The scope and the key by which a text says what a reference looks like: ``{{secrets/scope/key}}``."""
 _WRITES: Final = frozenset({"ALL_PRIVILEGES", "WRITE_VOLUME", "MANAGE"})
 _COMPUTE: Final = ("environment_key", "existing_cluster_id", "new_cluster", "job_cluster_key")
 

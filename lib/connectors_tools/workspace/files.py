@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 8
 _NEVER: Final = ("*/__pycache__/*", "*.pyc", "*/.ipynb_checkpoints/*", "*/.*", ".*", "*.egg-info/*")
-"""What is left out where no git says what is ignored."""
+"""The patterns of what is left out where no git says what is ignored."""
 
 
 def local_files(bundle: Bundle) -> dict[str, str]:

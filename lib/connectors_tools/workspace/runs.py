@@ -34,7 +34,7 @@ _TRACE_LINES: Final = 8
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How far a task is: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page.
+    """The status of a task: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page.
 
     ``started`` is in seconds since 1970, 0 before that; ``depends_on`` are the tasks before it, with their outcomes.
     """
@@ -56,7 +56,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is. ``started`` is a UTC time; ``parameters`` are the job's with their values, secrets hidden."""
+    """The status of a run. ``started`` is a UTC time; ``parameters`` are the job's with their values, secrets hidden."""
 
     run_id: int
     job_id: int
@@ -97,7 +97,7 @@ def start(
 
 
 def status(client: WorkspaceClient, run_id: int) -> RunStatus:
-    """How far a run is."""
+    """The status of a run now."""
     with refusals(f"run {run_id}"):
         return _status(client.jobs.get_run(run_id))
 
@@ -229,7 +229,7 @@ def _seconds(run: Any) -> float:
 
 
 def _parameters_field(job: Job) -> str:
-    """Where the values of a run go: a job without parameters of its own hands them to its notebooks."""
+    """The field for the values of a run: a job without parameters of its own hands them to its notebooks."""
     return "job_parameters" if job.parameters else "notebook_params"
 
 

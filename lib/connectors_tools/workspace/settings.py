@@ -30,7 +30,7 @@ _JOB_ID: Final = re.compile(r"\$\{resources\.jobs\.([\w-]+)\.id\}")
 
 
 def check_support(bundle: Bundle) -> Findings:
-    """What a deployment by the SDK cannot do of this bundle."""
+    """The findings on what a deployment by the SDK cannot do of this bundle."""
     findings = Findings()
     for kind in bundle.config.get("resources") or {}:
         if kind != "jobs":
@@ -85,7 +85,7 @@ def job_settings(bundle: Bundle, job: Job, metadata: str) -> Config:
 
 
 def job_permissions(bundle: Bundle, job: Job, user: str) -> list[dict[str, Any]]:
-    """Who may do what with a job, with its owner; empty where the bundle does not say."""
+    """The permissions of a job, with its owner; empty where the bundle does not say."""
     declared = [*(job.config.get("permissions") or []), *(bundle.config.get("permissions") or [])]
     if not declared:
         return []
@@ -96,7 +96,7 @@ def job_permissions(bundle: Bundle, job: Job, user: str) -> list[dict[str, Any]]
 
 
 def folder_permissions(bundle: Bundle, user: str) -> list[dict[str, Any]]:
-    """Who may do what with the deployed files; empty where the bundle does not say."""
+    """The permissions of the deployed files; empty where the bundle does not say."""
     entries = _access(bundle.config.get("permissions") or [], _FOLDER_LEVELS)
     if entries and not any(entry.get(_kind_of(user)) == user for entry in entries):
         entries += owner_alone(user, "CAN_MANAGE")
@@ -109,7 +109,7 @@ def owner_alone(user: str, level: str) -> list[dict[str, Any]]:
 
 
 def mark(bundle: Bundle, key: str) -> str:
-    """What names a job of a target for ever: the same for the same folder of the workspace and the same key."""
+    """The mark that names a job of a target for ever: the same for the same folder of the workspace and the same key."""
     return hashlib.sha256(f"{bundle.config['workspace']['root_path']}\n{key}".encode()).hexdigest()[:20]
 
 
@@ -149,7 +149,7 @@ def fingerprint(value: Any) -> str:
 
 
 def uploaded_path(bundle: Bundle, path: str | Path) -> str:
-    """Where a file of this bundle lies in the workspace."""
+    """The path of a file of this bundle in the workspace."""
     relative = os.path.relpath(path, bundle.root).replace(os.sep, "/")
     return posixpath.normpath(posixpath.join(bundle.config["workspace"]["file_path"], relative))
 

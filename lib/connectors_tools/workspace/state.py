@@ -1,4 +1,4 @@
-"""What a deployment remembers in the workspace, and the lock that lets one deployment at a time change it.
+"""The memory of a deployment in the workspace, and the lock that lets one deployment at a time change it.
 
 All of it lies in ``state_path``, where the Databricks CLI keeps its own: ``connectors.json`` is the memory, ``deploy.lock`` the
 lock, in the CLI's form, so that it holds for both. Each of the two refuses a target that the other one deployed: this
@@ -44,7 +44,7 @@ class JobMemory:
 
 @dataclass
 class State:
-    """What is in the workspace. ``files`` are hashes by path below ``file_path``; an empty one was being uploaded.
+    """The jobs and files in the workspace. ``files`` are hashes by path below ``file_path``; an empty one was being uploaded.
 
     ``pending`` are the names of jobs, by key, that were about to be created.
     """

@@ -27,11 +27,11 @@ class Target:
 
     @property
     def state_folder(self) -> str:
-        """Where a deployment, by whomever, keeps its state."""
+        """The folder where a deployment, by whomever, keeps its state."""
         return str(self.bundle.config["workspace"]["state_path"])
 
     def state(self) -> State:
-        """What this library has deployed; empty where it has not."""
+        """The state of what this library has deployed; empty where it has deployed nothing."""
         return StateStore(self.client, self.state_folder, self.user).peek()
 
     def job_id(self, key: str) -> int:
