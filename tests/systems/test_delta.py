@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,7 @@ from connectors.core import Batch, CommitRefused, Misconfigured, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
-from connectors.systems.delta.fan_out import DeltaTables
+from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 from tests.delta_log import delta
@@ -132,6 +133,31 @@ def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path:
     assert commit.begin(third) is Verdict.WRITE
     commit.commit_frame(frame, third)
     assert Commit(sink.of(options)).begin(replace(third, number=1)) is Verdict.WRITE
+
+
+def test_a_driver_that_stood_still_puts_no_older_row_back(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"path": str(tmp_path), "keyColumns": {"items": ["id"]}}
+    late, current = (connectors.foreach_batch(DeltaTables, options) for _ in range(2))
+    merge = DeltaTablesCommitter._merge
+
+    def write(function: Any, number: int) -> None:
+        row = ("items", "id int, n int", f'{{"id": 1, "n": {number}}}')
+        frame = spark.createDataFrame([row], "table string, schema string, row string")
+        function.write(frame, Batch(function.sink.sink_id(), "q", number))
+
+    def stood_still(committer: DeltaTablesCommitter, *arguments: Any) -> None:
+        monkeypatch.setattr(DeltaTablesCommitter, "_merge", merge)
+        for number in (1, 2):
+            write(current, number)
+        merge(committer, *arguments)
+
+    write(late, 0)
+    monkeypatch.setattr(DeltaTablesCommitter, "_merge", stood_still)
+    with contextlib.suppress(CommitRefused):
+        write(late, 1)
+    assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 2}]
 
 
 def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

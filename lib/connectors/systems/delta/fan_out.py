@@ -34,8 +34,9 @@ from ...core.ledger import Entry
 from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
-from . import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns, same_key
+from . import DeltaCommitter, DeltaSink, RecordingCommitter, TransactionMark, known_columns, same_key
 from .column_types import fitted, united_types, widen
+from .transaction import MergeTransaction, own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,6 +106,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
         ledger = DeltaSink.of({"path": f"{self.path}/{LEDGER}", "sinkId": sink.sink_id()})
         self.ledger = DeltaCommitter(ledger)  # type: ignore[arg-type]
+        self._sessions: dict[str, SparkSession] = {}
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""
@@ -147,25 +149,35 @@ class DeltaTablesCommitter(RecordingCommitter):
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
         if table in self.keys and known is not None:
-            self._merge(rows, location, self.keys[table], batch)
+            self._merge(rows, location, table, batch)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
         writer = writer.option("delta.enableTypeWidening", "true")
-        writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}:{table}").option("txnVersion", str(batch.number))
-        writer.save(location)
+        mark = self._mark(table, batch)
+        writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version)).save(location)
 
-    def _merge(self, rows: DataFrame, location: str, keys: Sequence[str], batch: Batch) -> None:
+    def _mark(self, table: str, batch: Batch) -> TransactionMark:
+        """Delta skips a transaction of an earlier batch, which a driver that stood still writes late."""
+        return TransactionMark(f"{batch.sink_id}:{batch.query}:{table}", batch.number, "")
+
+    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch) -> None:
         """By key, and so the same when it is done again."""
-        view = f"connectors_{digest(batch.prefix(), location)}"
-        rows.createOrReplaceTempView(view)
+        if table not in self._sessions:
+            self._sessions[table] = own_session(rows.sparkSession)
+        spark, view = self._sessions[table], f"connectors_{digest(batch.prefix(), location)}"
+        is_own = spark is not rows.sparkSession
+        rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
-            rows.sparkSession.sql(
-                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old USING {view} AS new ON {same_key(keys)} "
-                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
+            with MergeTransaction(spark, batch, self._mark(table, batch), table):
+                spark.sql(
+                    f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old "
+                    f"USING {'global_temp.' if is_own else ''}{view} AS new ON {same_key(self.keys[table])} "
+                    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+                )
         finally:
-            rows.sparkSession.catalog.dropTempView(view)
+            catalog = rows.sparkSession.catalog
+            catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
 
 
 def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:

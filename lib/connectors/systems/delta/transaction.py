@@ -20,6 +20,21 @@ _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
+def own_session(spark: SparkSession) -> SparkSession:
+    """A session with the settings of ``spark``, whose MERGE waits for no other one; ``spark`` where sessions are shared."""
+    if _is_shared(spark):
+        return spark
+    session = spark.newSession()
+    for key, value in spark.conf.getAll.items():
+        if spark.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def _is_shared(spark: SparkSession) -> bool:
+    return ".connect." in type(spark).__module__
+
+
 class MergeTransaction:
     """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
 
@@ -27,10 +42,11 @@ class MergeTransaction:
     entry then follows the merge, which does no harm when it is done again.
     """
 
-    def __init__(self, spark: SparkSession, batch: Batch, mark: TransactionMark) -> None:
+    def __init__(self, spark: SparkSession, batch: Batch, mark: TransactionMark, table: str = "") -> None:
+        """``table`` is that of an :func:`own_session`."""
         self._conf = spark.conf
-        is_shared = ".connect." in type(spark).__module__
-        self._lock = None if is_shared else _SESSIONS[batch.query if is_stream(batch.query) else ""]
+        name = f"{batch.query}/{table}" if is_stream(batch.query) or table else ""
+        self._lock = None if _is_shared(spark) else _SESSIONS[name]
         self._settings = {
             f"{_TRANSACTION}.txnAppId": mark.app,
             f"{_TRANSACTION}.txnVersion": str(mark.version),
