@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from typing import Any
 
@@ -116,6 +117,18 @@ def test_json_of_nested_columns_and_times_is_read() -> None:
     assert row["t"].isoformat() == "2024-02-29T12:00:00"
     assert row["l"] == [{"x": 1.0}, {"x": 2.5}, {"x": None}]
     assert bad(codec, b'{"l":[{"x":"no"}]}') == [0]
+
+
+def test_times_of_the_day_and_intervals_come_back_as_they_were_written() -> None:
+    at, took = datetime.time(13, 0, 0, 100), datetime.timedelta(days=200_000, microseconds=1)
+    kind = pa.struct(
+        [("t", pa.time64("ns")), ("m", pa.map_(pa.time64("us"), pa.list_(pa.time64("ns")))), ("i", pa.duration("us"))]
+    )
+    rows = [{"t": at, "m": [(datetime.time(0), [at, None])], "i": took}, {"t": None, "m": None, "i": None}]
+    codec = JsonFormat(kind)
+    assert codec.decode(codec.encode(pa.array(rows, kind))).values.equals(pa.array(rows, kind))
+    times = JsonFormat(pa.struct([("t", pa.time64("ns"))]))
+    assert bad(times, b'{"t":"13:00:00+02:00"}', b'{"t":"24:00:01"}', b'{"t":13}', b'{"t":"13:00:00.123456789"}') == [0, 1, 2]
 
 
 ROWS = st.fixed_dictionaries(

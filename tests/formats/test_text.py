@@ -123,6 +123,12 @@ class TestTimes:
     def test_an_interval_is_a_number_of_seconds(self) -> None:
         assert lines(i=pa.array([90_000_001, None], pa.duration("us"))) == ['{"i":90.000001}', "{}"]
 
+    def test_the_longest_intervals_keep_their_microseconds(self) -> None:
+        intervals = pa.array([2**63 - 1, -(2**63), 2**53 + 1, -1, 10**13], pa.duration("us"))
+        assert text_of(intervals).to_pylist() == [
+            "9223372036854.775807", "-9223372036854.775808", "9007199254.740993", "-0.000001", "10000000.000000"
+        ]  # fmt: skip
+
     def test_times_of_the_day_have_as_many_digits_as_they_need(self) -> None:
         assert texts([36_000_000_000_000, 100_000, 3_000], pa.time64("ns")) == ["10:00:00", "00:00:00.0001", "00:00:00.000003"]
 

@@ -57,7 +57,7 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
         return None if item is None else pa.list_(item)
     if pa.types.is_map(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return None
-    if pa.types.is_date(kind) or pa.types.is_time(kind):
+    if pa.types.is_date(kind):
         return pa.string()
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_decimal, pa.types.is_timestamp)
     text = (pa.types.is_string, pa.types.is_large_string)
@@ -156,10 +156,10 @@ def _leaf_reader(kind: pa.DataType) -> tuple[str, _Reader]:
         return f"a number that fits {kind}", lambda value: pa.scalar(_decimal(value), kind).as_py()
     if pa.types.is_timestamp(kind):
         return "a timestamp such as 2024-01-31T12:00:00Z", lambda value: _timestamp(value, kind)
-    if pa.types.is_date(kind) or pa.types.is_time(kind):
-        return "a date such as 2024-01-31" if pa.types.is_date(kind) else "a time such as 12:00:00", (
-            lambda value: pa.scalar(_of(value, str)).cast(kind).value
-        )
+    if pa.types.is_date(kind):
+        return "a date such as 2024-01-31", lambda value: pa.scalar(_of(value, str)).cast(kind).value
+    if pa.types.is_time(kind):
+        return "a time such as 12:00:00", lambda value: _time(_of(value, str))
     if pa.types.is_duration(kind):
         return "a number of seconds", lambda value: int(_decimal(value) * _PARTS[kind.unit])
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -208,6 +208,11 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
     return int(pc.cast(pa.scalar(text), pa.timestamp(kind.unit, zone)).value)
 
 
+def _time(text: str) -> Any:
+    moment = pa.scalar(_FRACTION.sub(r"\1", f"1970-01-01T{text}"))  # Arrow reads no time of the day by itself
+    return moment.cast(pa.timestamp("us")).cast(pa.time64("us")).as_py()
+
+
 def _base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -232,6 +237,8 @@ def _whole(kind: pa.DataType) -> _Reader:
 def _key(key: str, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return _text(key)
+    if pa.types.is_time(kind):
+        return _time(key)
     return _base64(key) if pa.types.is_binary(kind) else pa.scalar(key).cast(kind).as_py()
 
 
@@ -255,8 +262,8 @@ class JsonFormat(Format):
     Types are read as Spark's ``from_json`` reads them: timestamps and dates in ISO form (a timestamp also as a number of
     seconds), decimals as numbers or text, binary as base64, ``"NaN"`` and ``"Infinity"``. What does not fit its column is
     a bad record, and never a null: also a fraction in a ``long``, digits that a decimal has no room for, text for a
-    number and a number for text. Columns with maps or binary are read by Python, which is slower. ``encode`` leaves out
-    fields that are null; :mod:`~connectors.formats.text` says how it writes the others.
+    number and a number for text. Columns with maps, binary or times of day are read by Python, which is slower. ``encode``
+    leaves out fields that are null; :mod:`~connectors.formats.text` says how it writes the others.
     """
 
     name = "json"

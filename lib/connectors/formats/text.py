@@ -7,7 +7,7 @@ date                ``2025-01-31``, ``-0044-03-15``, ``+12345-06-07``
 timestamp           in UTC, with microseconds: ``2025-01-31T12:00:00.123456Z``
 timestamp_ntz       the same without the ``Z``
 time                ``13:00:00``, with a fraction of up to six digits if there is one
-interval            a number of seconds
+interval            a number of seconds, with microseconds: ``90.000000``
 boolean, integers   ``true``, ``-1``
 ==================  =======================================================================================
 
@@ -56,7 +56,8 @@ def text_of(column: pa.Array) -> pa.Array:
     if types.is_decimal(kind):
         return _decimal_text(column.cast(pa.string()))
     if types.is_duration(kind):
-        return _float_text(pc.divide(column.cast(pa.int64()).cast(pa.float64()), _PER_SECOND[kind.unit]))
+        whole = column.cast(pa.int64()).cast(pa.decimal128(19, 0))
+        return _decimal_text(whole.view(pa.decimal128(19, _DIGITS[kind.unit])).cast(pa.string()))
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return column.cast(pa.string())
     raise TypeError(f"{kind} has no text")
@@ -165,7 +166,8 @@ def _replaced(text: pa.Array, mask: npt.NDArray[np.bool_], texts: pa.Array) -> p
 
 _BARE: Final = (types.is_integer, types.is_boolean, types.is_decimal, types.is_duration, types.is_null)
 """Types whose text is JSON."""
-_PER_SECOND: Final = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+"""Digits of a second's fraction."""
 _SHORT: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _LARGEST: Final = 64 << 20
 """So many bytes of rows become text at a time: Arrow's strings have room for 2 GB."""
