@@ -180,6 +180,15 @@ def test_times_in_text_are_in_utc_in_any_session(spark: Any, tmp_path: Path) -> 
     assert native[1]["time"] == "2025-10-26T00:30:00.123456Z"
 
 
+def test_nulls_are_left_out_of_json_whatever_the_session_says(spark: Any, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.jsonGenerator.ignoreNullFields", "false")
+    try:
+        by_foreach_batch(spark, {"only": "1, NULL"}, tmp_path / "files", fileFormat="json")
+    finally:
+        spark.conf.unset("spark.sql.jsonGenerator.ignoreNullFields")
+    assert contents(spark, tmp_path / "files", {}, "json") == [{"only": 1}, *[{}] * (ROWS - 1)]
+
+
 @pytest.mark.parametrize("text", ["'x', '', NULL, ' ', '#'", "1, NULL, 2"])
 def test_csv_of_one_column_has_a_line_for_every_row(spark: Any, tmp_path: Path, text: str) -> None:
     for carrier, write in CARRIERS.items():

@@ -115,6 +115,8 @@ _TEXT_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
+_JSON = {"ignoreNullFields": "true"}
+"""As without a DataFrame, whatever the session says."""
 _CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
 """Quotes as in RFC 4180; and without these Spark's writer drops the blanks around a text."""
 
@@ -181,7 +183,7 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
 def _options(sink: FilesSink) -> dict[str, str]:
     """Spark's options for what the carriers without a DataFrame write too."""
     kind, codec = sink.values["fileFormat"], sink.values["compression"]
-    options = {**(_TEXT_TIMES if kind in ("json", "csv") else {}), **(_CSV if kind == "csv" else {})}
+    options = {"json": {**_TEXT_TIMES, **_JSON}, "csv": {**_TEXT_TIMES, **_CSV}}.get(kind, {})
     if codec:
         options["compression"] = "lz4_raw" if (kind, codec) == ("parquet", "lz4") else codec
     return options
