@@ -254,6 +254,28 @@ def test_deletions_of_a_table_that_was_here_before_are_forgotten(target: Target)
     assert target.rows() == expected(database)
 
 
+def test_a_crash_while_the_table_is_made_anew_leaves_no_deletions_of_the_old_one(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), database.delete(1))
+    shutil.rmtree(target.path)
+    target.restart()
+    database.lsn = 100
+    batch = database.upsert(id=1, name="anew", amount=1)
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(target.function.sink.committer()), "_claim", crash)
+    with pytest.raises(KeyboardInterrupt):
+        target.merge(batch, number=0)
+    monkeypatch.undo()
+    target.restart()
+    target.merge(batch, number=0)
+    assert target.rows() == expected(database)
+
+
 @pytest.mark.soak
 def test_a_batch_that_failed_in_the_middle_is_done_by_the_same_function_again(
     target: Target, monkeypatch: pytest.MonkeyPatch

@@ -112,6 +112,35 @@ def test_a_query_that_begins_while_another_one_does_changes_nothing(target: Targ
     assert target.rows() == expected(database)
 
 
+def test_a_query_that_begins_while_another_one_fills_a_column_leaves_that_to_it(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would write the default over values that the first has merged since it looked."""
+    database, other = Database(), Target(target.spark, target.path)
+    columns = "1L AS id, 'old' AS name, cast(NULL AS {kind}) AS amount, '' AS _position"
+    kind = {"int32": "int", "int64": "bigint"}[database.fields["amount"]["type"]]
+    target.spark.sql(f"SELECT {columns.format(kind=kind)}").write.format("delta").save(str(target.path))
+    database.fields["extra"] = {"type": "int32", "optional": True, "default": 7}
+    writers = {name: Commit(side.function.sink) for name, side in (("first", target), ("second", other))}
+    batches = {name: Batch(commit.sink.sink_id(), name, 0) for name, commit in writers.items()}
+    assert {commit.begin(batches[name]) for name, commit in writers.items()} == {Verdict.WRITE}
+    changes = target.frame(database.upsert(id=2, name="new", amount=1, extra=1))
+    fill = ChangeTableCommitter._finish_filling
+    filled: list[object] = []
+
+    def overtaken(committer: ChangeTableCommitter, *arguments: Any) -> None:
+        filled.append(committer)
+        if len(filled) == 1:
+            with pytest.raises(CommitRefused, match="belongs to query first"):
+                writers["second"].commit_frame(changes, batches["second"])
+        fill(committer, *arguments)
+
+    monkeypatch.setattr(ChangeTableCommitter, "_finish_filling", overtaken)
+    writers["first"].commit_frame(changes, batches["first"])
+    assert filled == [writers["first"].committer]
+    assert [row["extra"] for row in target.rows()] == [7, 1]
+
+
 def test_rows_of_an_interrupted_snapshot_of_a_table_that_is_empty_now_are_gone(target: Target) -> None:
     database, users = Database(), Database(topic="shop.public.users")
     target.options["topic"] = database.topic

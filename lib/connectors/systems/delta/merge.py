@@ -221,14 +221,16 @@ class ChangeTableCommitter(RecordingCommitter):
             self._types = self._state = self._remembers = None
             if (known := self._known_columns(spark, self._location())) is not None:
                 self._types = {column.name.lower(): column.dataType for column in known if column.name != self.position}
+        if self._types is not None:
+            self._claim(batch)
+        if not self._is_known:
+            if self._types is not None:
                 properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
                 if STATE_PROPERTY in properties:
                     self._state = LogState.of(properties[STATE_PROPERTY], self._location())
                 if _FILL in properties:
                     self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
             self._is_known = True
-        if self._types is not None:
-            self._claim(batch)
         if (state := self._state) is not None:
             if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
                 state = state.behind(last.batch)
@@ -239,6 +241,8 @@ class ChangeTableCommitter(RecordingCommitter):
         types = self._create(spark, changes.columns, batch) if self._types is None else self._types
         if self._state is None:
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
+            if self._has_deleted(spark):  # of a table that was here before
+                spark.sql(f"DELETE FROM {self._deleted_name()}")
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
             self._note(spark, LogState(topic, query=batch.query, snapshot=begin))
         for name, kind in changes.columns.items():
@@ -254,7 +258,7 @@ class ChangeTableCommitter(RecordingCommitter):
             self.ledger.commit(Entry(batch.query, batch.number - 1, claim=batch.claim), ())
 
     def _create(self, spark: SparkSession, types: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Makes the table, and forgets what is remembered of one that was here before."""
+        """Makes the table."""
         from pyspark.sql import functions as F
 
         columns = [F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
@@ -263,8 +267,6 @@ class ChangeTableCommitter(RecordingCommitter):
         writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
         self._claim(batch)
         self._types = {name.lower(): kind for name, kind in types.items()}
-        if self._has_deleted(spark):
-            spark.sql(f"DELETE FROM {self._deleted_name()}")
         return self._types
 
     def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
