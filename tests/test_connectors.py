@@ -85,7 +85,7 @@ def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_
     options = {"url": "postgresql://127.0.0.1:1/x", "dbtable": "t", "retry.maxRetries": 0, "outageTimeout": "0s"}
     writer = stream.writeStream.foreachBatch(connectors.foreach_batch("jdbc", options)).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(StreamingQueryException, match=r"connectors\.core\.errors\.Transient") as ended:
+    with pytest.raises(StreamingQueryException, match=r"connectors\.ground\.errors\.Transient") as ended:
         query.awaitTermination()
     assert str(ended.value).partition("connectors.ground.errors")[0].count("File ") <= 4
 
