@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -56,7 +57,8 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
     ``operation="replace"`` is for ``incremental=bulk``: a batch takes the place of everything in its tables.
 
     Exactly-once. New columns are added; a column becomes wider where one type holds all its values, and a value that would be
-    altered is an error. A row that is deleted in the database stays, unless tables are replaced.
+    altered is an error. A row that is deleted in the database stays, unless tables are replaced. On Spark Connect and
+    serverless compute a MERGE takes no version: a driver that stood still and goes on later puts its older rows back.
     """
     from ... import foreach_batch
 
@@ -75,7 +77,10 @@ class DeltaTables(Sink):
         ),
         keyColumns=Json(None, dict, meaning='lists of columns by table: {"orders": ["id"]}'),
     )
-    conditions = "foreach_batch only; rows of a stream of tables with includeSchema"
+    conditions = (
+        "foreach_batch only; rows of a stream of tables with includeSchema; with keys, on Spark Connect and serverless compute, "
+        "no driver that stood still goes on behind the next batches"
+    )
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -106,13 +111,17 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
         ledger = DeltaSink.of({"path": f"{self.path}/{LEDGER}", "sinkId": sink.sink_id()})
         self.ledger = DeltaCommitter(ledger)  # type: ignore[arg-type]
-        self._sessions: dict[str, SparkSession] = {}
+        self._sessions = SimpleQueue[Any]()
+        """The sessions of merges that are over, of the run ``_run``: at most as many as merges go on side by side."""
+        self._run = ""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""
         if missing := [name for name in _COLUMNS if name not in frame.columns]:
             text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
             raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
+        if batch.run != self._run:
+            self._sessions, self._run = SimpleQueue(), batch.run
         rows = frame.persist()
         try:
             counts = rows.groupBy("table", "schema").count().collect()
@@ -163,13 +172,15 @@ class DeltaTablesCommitter(RecordingCommitter):
 
     def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch) -> None:
         """By key, and so the same when it is done again."""
-        if table not in self._sessions:
-            self._sessions[table] = own_session(rows.sparkSession)
-        spark, view = self._sessions[table], f"connectors_{digest(batch.prefix(), location)}"
+        view = f"connectors_{digest(batch.prefix(), location)}"
+        try:
+            spark = self._sessions.get_nowait()
+        except Empty:
+            spark = own_session(rows.sparkSession)
         is_own = spark is not rows.sparkSession
         rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
-            with MergeTransaction(spark, batch, self._mark(table, batch), table):
+            with MergeTransaction(spark, self._mark(table, batch)):
                 spark.sql(
                     f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old "
                     f"USING {'global_temp.' if is_own else ''}{view} AS new ON {same_key(self.keys[table])} "
@@ -178,6 +189,8 @@ class DeltaTablesCommitter(RecordingCommitter):
         finally:
             catalog = rows.sparkSession.catalog
             catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
+            if is_own:
+                self._sessions.put(spark)
 
 
 def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:

@@ -364,7 +364,7 @@ class ChangeTableCommitter(RecordingCommitter):
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
-            with MergeTransaction(spark, batch, self.ledger.transaction(batch)) as is_recorded:
+            with MergeTransaction(spark, self.ledger.transaction(batch), batch) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "

@@ -42,11 +42,11 @@ class MergeTransaction:
     entry then follows the merge, which does no harm when it is done again.
     """
 
-    def __init__(self, spark: SparkSession, batch: Batch, mark: TransactionMark, table: str = "") -> None:
-        """``table`` is that of an :func:`own_session`."""
+    def __init__(self, spark: SparkSession, mark: TransactionMark, batch: Batch | None = None) -> None:
+        """Without ``batch``, ``spark`` is an :func:`own_session`, which no other thread uses now."""
         self._conf = spark.conf
-        name = f"{batch.query}/{table}" if is_stream(batch.query) or table else ""
-        self._lock = None if _is_shared(spark) else _SESSIONS[name]
+        lock = threading.Lock() if batch is None else _SESSIONS[batch.query if is_stream(batch.query) else ""]
+        self._lock = None if _is_shared(spark) else lock
         self._settings = {
             f"{_TRANSACTION}.txnAppId": mark.app,
             f"{_TRANSACTION}.txnVersion": str(mark.version),
