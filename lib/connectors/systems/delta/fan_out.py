@@ -78,7 +78,7 @@ class DeltaTables(Sink):
         keyColumns=Json(None, dict, meaning='lists of columns by table: {"orders": ["id"]}'),
     )
     conditions = (
-        "foreach_batch only; rows of a stream of tables with includeSchema; with keys, on Spark Connect and serverless compute, "
+        "foreach_batch only; rows of a stream of tables with includeSchema; with keys, on Spark Connect or serverless compute, "
         "no driver that stood still goes on behind the next batches"
     )
 
