@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from connectors.core import Misconfigured
 from connectors.core.dead_letters import to_json
 from connectors.formats import text
 from connectors.formats.text import json_lines, json_text, text_of
@@ -131,6 +132,11 @@ class TestTimes:
 
     def test_times_of_the_day_have_as_many_digits_as_they_need(self) -> None:
         assert texts([36_000_000_000_000, 100_000, 3_000], pa.time64("ns")) == ["10:00:00", "00:00:00.0001", "00:00:00.000003"]
+
+
+def test_a_type_without_a_text_is_refused_by_name() -> None:
+    with pytest.raises(Misconfigured, match=r"values of the type month_day_nano_interval have no text; cast them"):
+        lines(x=pa.array([pa.MonthDayNano([1, 2, 3])]))
 
 
 class TestSingleRows:

@@ -312,7 +312,7 @@ class Sink(ABC):
 
     @classmethod
     def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
-        """The ledgers of this system's sinks in ``target``, a path or URL as people type it; ``None`` if it is not theirs.
+        """The ledgers of this system's sinks in ``target``, a path or URL as people type it; ``None`` for another system's.
 
         ``options`` are other options of the sink that reaching the target takes (``user``, ``storageOptions``). Shown by
         ``python -m connectors ledger show TARGET``.

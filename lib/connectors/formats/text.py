@@ -29,6 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from ..ground.errors import Misconfigured, Problem
+
 Numbers = npt.NDArray[np.int64]
 
 _PARTS: Final = r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<fraction>\d*))?(?:e(?P<power>[+-]?\d+))?"
@@ -37,7 +39,7 @@ _YEAR: Final = re.compile(r"([+-]?)(\d+)(.*)", re.DOTALL)
 
 
 def text_of(column: pa.Array) -> pa.Array:
-    """The values of ``column`` as strings; null stays null. Raises ``TypeError`` for a type without a text."""
+    """The values of ``column`` as strings; null stays null. Raises :class:`Misconfigured` for a type without a text."""
     kind = column.type
     if types.is_string(kind) or types.is_large_string(kind):
         return valid_text(column.cast(pa.string()))
@@ -60,7 +62,7 @@ def text_of(column: pa.Array) -> pa.Array:
         return _decimal_text(whole.view(pa.decimal128(19, _DIGITS[kind.unit])).cast(pa.string()))
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_null(kind):
         return column.cast(pa.string())
-    raise TypeError(f"{kind} has no text")
+    raise Misconfigured("connectors", [Problem("schema", f"values of the type {kind} have no text; cast them to string.")])
 
 
 def valid_text(column: pa.Array) -> pa.Array:

@@ -235,7 +235,7 @@ class ConnectWriter(SinkWriter):
 
 
 class _Subscription:
-    """The topics that the connector reads: ``topics``, or ``topics.regex``; all, where neither is given."""
+    """The topics that the connector reads: ``topics``, or ``topics.regex``; all topics without both options."""
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self._names = frozenset(_topics(settings))

@@ -200,7 +200,7 @@ class KinesisClient(AwsClient):
 
     @cached_property
     def retention(self) -> float:
-        """The time for which records are kept, in seconds."""
+        """The stream's retention, in seconds."""
         return float(self.summary()["RetentionPeriodHours"]) * 3600
 
     @cached_property

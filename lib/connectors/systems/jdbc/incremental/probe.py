@@ -187,7 +187,7 @@ class LateTransactions:
         self._ended = self._transactions.ended(probe.connection)
 
     def _first_seen(self, name: str) -> datetime.datetime | None:
-        """The earliest time at which a new transaction may have begun: the last look.
+        """The earliest time at which a new transaction may have begun: that of the poll before.
 
         ``None``, for unknown, of a prepared one, which has a new name.
         """
