@@ -94,13 +94,16 @@ def read_files(worker_file: Path, connector_files: Sequence[Path]) -> tuple[dict
             problems.append(Problem(f"{file.name}: name", "missing; it names the connector and its state."))
         elif name in {assembly.name for assembly in assemblies}:
             problems.append(Problem(f"{file.name}: name", f'"{name}" is the name of another connector here.'))
-        merged = {**_defaults(worker, properties), **properties}
+        defaults = _defaults(worker, properties)
+        merged = {**defaults, **properties}
         resets = (merged.pop(f"consumer.override.{_RESET}", None), worker.get(f"consumer.{_RESET}"), "earliest")
         assembly = Assembly(name, merged, _is_sink(merged), next(reset for reset in resets if reset))
         assemblies.append(assembly)
-        problems += _located(file, [*reference_problems(properties, providers), *_problems(assembly, worker)])
+        problems += _located(file, reference_problems(properties, providers))
+        for problem in _problems(assembly, worker):
+            problems += _located(worker_file if problem.option in defaults else file, [problem])
     if problems:
-        raise Misconfigured("connectors connect", problems)
+        raise Misconfigured("connectors connect", list(dict.fromkeys(problems)))
     assert worker is not None
     return worker, assemblies
 

@@ -66,10 +66,12 @@ def problems_of(**properties: str) -> dict[str, str]:
 def test_transforms_and_predicates_of_a_python_connector_are_refused_with_the_way_out() -> None:
     steps = {"transforms": "t", "transforms__t__type": "Filter", "transforms__t__predicate": "p", "predicates__p__type": "x.P"}
     problems = problems_of(**steps)
-    assert set(problems) == {"transforms", "predicates"}
+    assert set(problems) == {"transforms", "predicates.p.type"}
     for text in problems.values():
         assert "df.select(…)" in text
         assert "Java connector (pluginPath or pluginPackages)" in text
+        assert text.endswith(("got 't'.", "got 'x.P'."))
+    assert set(problems_of(transforms="", transforms__t__type="Filter")) == {"transforms.t.type"}
     assert problems_of(transforms="", predicates=" ") == {}
 
 

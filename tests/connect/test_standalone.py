@@ -65,6 +65,17 @@ def test_what_cannot_start_is_listed_with_exit_code_2(tmp_path: Path) -> None:
         assert text in result.output, result.output
 
 
+def test_a_converter_of_the_worker_that_is_not_here_is_told_once_with_the_workers_file(tmp_path: Path) -> None:
+    state = {"bootstrap__servers": "x:1", "offset__storage__file__filename": str(tmp_path / "offsets")}
+    worker = write(tmp_path, "worker.properties", **state, value__converter="io.confluent.connect.avro.AvroConverter")
+    files = [
+        write(tmp_path, f"{name}.properties", name=name, connector__class=file_connectors.SINK, topics="t") for name in "ab"
+    ]
+    result = CliRunner().invoke(main, ["connect", worker, *files])
+    assert result.exit_code == 2
+    assert result.output.count("AvroConverter") == result.output.count("worker.properties: value.converter") == 1
+
+
 def test_references_to_config_providers_and_wrong_resets_are_refused_in_each_file(tmp_path: Path) -> None:
     state = {"bootstrap__servers": "x:1", "offset__storage__file__filename": str(tmp_path / "offsets")}
     providers = {"config__providers": "file", "consumer__sasl__jaas__config": "${file:/run/jaas:config}"}

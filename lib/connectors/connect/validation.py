@@ -44,8 +44,8 @@ _PREFIXES: Final = (
 )
 
 _STEPS: Final = (
-    "are for Java connectors; change the rows of a Python connector by DataFrame functions, such as df.select(…) and "
-    "df.where(…), or take the Java connector (pluginPath or pluginPackages)."
+    "is for Java connectors; change the rows of a Python connector by DataFrame functions, such as df.select(…) and "
+    "df.where(…), or take the Java connector (pluginPath or pluginPackages)"
 )
 
 
@@ -64,8 +64,9 @@ def _problems(properties: Mapping[str, str], is_sink: bool) -> Iterator[Problem]
     yield from common_problems(properties, sink=is_sink)
     yield from converter_problems(properties)
     for steps in ("transforms", "predicates"):
-        if names(properties.get(steps)) or any(key.startswith(f"{steps}.") for key in properties):
-            yield Problem(steps, _STEPS)
+        given = [key for key in properties if key.startswith(f"{steps}.") or (key == steps and names(properties[key]))]
+        if given:  # one answer for all of them
+            yield Problem(min(given), f"{_STEPS}; got {redacted(min(given), properties[min(given)])}.")
     try:
         kind = connector_class(properties.get("connector.class", ""), base)
     except ValueError as wrong:
