@@ -239,6 +239,14 @@ def placed_rows(topic: str, first: int, end: int) -> pa.Table:
     )
 
 
+def test_con_09_a_task_that_changes_its_records_leaves_exactly_once_as_it_is() -> None:
+    write = Write(sinks.RoutingConnector, {"outageTimeout": "1s"})
+    write.batch(placed_rows("x", 0, 4), 0)
+    write.batch(placed_rows("x", 0, 5), 0)  # a replay, with more
+    write.batch(placed_rows("y", 0, 3), 1)
+    assert write.target.tables == {"all": [*(f"x-{number}" for number in range(5)), *(f"y-{number}" for number in range(3))]}
+
+
 def test_exactly_once_refuses_a_row_without_a_place_and_other_sinks_fill_it() -> None:
     table = pa.table(
         {
