@@ -114,6 +114,20 @@ class BufferingConnector(SinkConnector):
         """There is nothing to end."""
 
 
+class PoppingTask(BufferingTask):
+    """Takes its records off the list one by one, and the one that it cannot write, too."""
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        assert isinstance(records, list)
+        while records:
+            super().put([records.pop(0)])
+
+
+class PoppingConnector(BufferingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return PoppingTask
+
+
 class ReportingTask(BufferingTask):
     """Reports what the target refuses before it takes the others."""
 

@@ -380,12 +380,13 @@ def test_con_17_a_schema_that_does_not_fit_is_an_error_that_names_both() -> None
         write.batch(pa.table({"name": ["x"], "age": ["seventy-five"]}), 1)
 
 
-def test_an_outage_is_waited_for_with_the_same_records() -> None:
-    write = Write(sinks.BufferingConnector, {"restart.initialBackoff": "10ms"})
+@pytest.mark.parametrize("kind", [sinks.BufferingConnector, sinks.PoppingConnector])
+def test_an_outage_is_waited_for_with_the_same_records(kind: type) -> None:
+    write = Write(kind, {"restart.initialBackoff": "10ms"})
     write.target.outages = 3
     write.batch(rows(4))
     assert write.target.tables == {"t": ["v0", "v1", "v2", "v3"]}
-    short = Write(sinks.BufferingConnector, {"restart.initialBackoff": "10ms", "outageTimeout": "50ms"})
+    short = Write(kind, {"restart.initialBackoff": "10ms", "outageTimeout": "50ms"})
     short.target.outages = 1000
     with pytest.raises(Transient, match="the target is away"):
         short.batch(rows(1))

@@ -224,7 +224,7 @@ class PythonSinkTask(SinkHostTask):
     def _put(self, records: Sequence[SinkRecord]) -> None:
         ends: dict[TopicPartition, int] = {}
         _advance(ends, ((_place(record), record.offset + 1) for record in records))
-        self._retried(lambda: self._task.put(records))
+        self._retried(lambda: self._task.put(list(records)))  # a task may empty its list, and is given all of it again
         _advance(self._record_ends, ends.items())
         for place in ends:
             self._acknowledged.pop(place, None)
