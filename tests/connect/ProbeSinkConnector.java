@@ -22,8 +22,8 @@ import org.apache.kafka.connect.sink.SinkTask;
  * Writes what is asked of it, and the values of its records, into the file "log", line by line.
  *
  * "refuses" is a value that is reported, "rewinds" one whose record the task asks for again, "outages" how often the first put
- * fails behind its reports, "acknowledges" false for a task that never tells how far it is, and "tasks" the number of task
- * configurations.
+ * empties its list and fails behind its reports, "acknowledges" false for a task that never tells how far it is, and "tasks" the
+ * number of task configurations.
  */
 public class ProbeSinkConnector extends SinkConnector {
     private Map<String, String> properties;
@@ -87,6 +87,7 @@ public class ProbeSinkConnector extends SinkConnector {
                 }
             }
             if (outages-- > 0) {
+                records.clear();
                 throw new RetriableException("the target is away");
             }
             for (int index = 0; index < values.size(); index++) {

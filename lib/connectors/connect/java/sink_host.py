@@ -245,9 +245,8 @@ class _JavaTask:
         records, bad, ends = self.reader.records(rows)
         size = int(records.size())
         for first in range(0, size, self.most):
-            last = min(first + self.most, size)
-            part = records if last - first == size else self.jvm.java.java.util.ArrayList(records.subList(first, last))
-            self._retried(lambda part=part: self.task.put(part))  # type: ignore[misc]
+            part = records.subList(first, min(first + self.most, size))
+            self._retried(lambda part=part: self._put(part))  # type: ignore[misc]
             self.jvm.release(part)
         self.jvm.release(records)
         for place, end in ends.items():
@@ -255,6 +254,14 @@ class _JavaTask:
             self._acknowledged.pop(place, None)
         self._refuse_rewind()
         return [*(self._letter(rows, row) for row in bad), *self._reported()]
+
+    def _put(self, records: Any) -> None:
+        """Puts a copy of ``records``: a task may empty its list, and is given all of it again."""
+        part = self.jvm.java.java.util.ArrayList(records)
+        try:
+            self.task.put(part)
+        finally:
+            self.jvm.release(part)
 
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self.settings.outage_timeout
