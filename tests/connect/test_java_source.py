@@ -241,8 +241,11 @@ def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path
         "transforms": "hoist, hoist",
         "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
     }
-    problems = {problem.option: problem.text for problem in JavaSourceHost(settings(wrong)).validate()}
+    told = JavaSourceHost(settings(wrong)).validate()
+    problems = {problem.option: problem.text for problem in told}
+    assert len(problems) == len(told), "each is told once"
     assert problems.pop("transforms") == 'has "hoist" twice; give each alias once.'
+    assert problems["value.converter"].startswith("no.such.Converter is in none of the jars; name one that has it in pluginP")
     assert set(problems) == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
 
 

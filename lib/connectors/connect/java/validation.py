@@ -72,7 +72,7 @@ def property_problems(jvm: Jvm, jars: Sequence[str], properties: Mapping[str, st
         problems += _connector_problems(jvm, connector, properties)
         if not sink:
             problems += _exactly_once_problem(connector, properties)
-    return [Problem(problem.option, jvm.masked(problem.text)) for problem in problems]
+    return list(dict.fromkeys(Problem(problem.option, jvm.masked(problem.text)) for problem in problems))
 
 
 def _connector(jvm: Jvm, jars: Sequence[str], name: str, *, sink: bool) -> tuple[Any, list[Problem]]:
@@ -173,4 +173,4 @@ def _reason(jvm: Jvm, error: Exception, name: str) -> str:
         thrown = failure_of(error, jvm.masked)
         if not thrown.kind.endswith("ClassNotFoundException"):
             return str(thrown)
-    return f"{name} is in none of the jars."
+    return f"{name} is in none of the jars; name one that has it in pluginPackages, or put it into pluginPath."
