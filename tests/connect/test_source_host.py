@@ -355,7 +355,7 @@ def test_when_all_tasks_have_failed_the_query_fails_with_a_trace() -> None:
     database.broken["a"] = [RuntimeError("no such disk") for _ in range(100)]
     with (
         use(TablesConnector, database, restarts=1) as run,
-        pytest.raises(Fatal, match=r"(?s)failed 2 times.*no such disk"),
+        pytest.raises(Fatal, match=r"(?s)failed 2 times, in the end without progress.*no such disk"),
     ):
         run.until(1)
 

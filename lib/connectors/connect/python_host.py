@@ -226,7 +226,7 @@ class PythonSourceHost(SourceHost):
             failed = statuses[0]
             what = "the task has" if len(statuses) == 1 else f"all {len(statuses)} tasks have"
             raise Fatal(
-                f"{what} failed {failed.restarts + 1} times in a row; task {failed.task}:\n{failed.trace}",
+                f"{what} failed {failed.restarts + 1} times, in the end without progress; task {failed.task}:\n{failed.trace}",
                 way_out="mend the cause and start the query again: it goes on from the recorded offsets",
             )
 
