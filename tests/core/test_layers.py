@@ -67,8 +67,8 @@ def imports(name: str, *, when_run: bool = True) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             start = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
             base = ".".join(filter(None, (start, node.module)))
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in MODULES)
+            names = {f"{base}.{alias.name}" for alias in node.names}
+            yield from names & MODULES.keys() if names <= MODULES.keys() else {base, *(names & MODULES.keys())}
 
 
 def _is_for_types(node: ast.AST) -> bool:
@@ -132,9 +132,7 @@ def circles() -> list[list[str]]:
 
 def direct_imports(name: str) -> set[str]:
     """The modules that ``name`` imports; a package only where a name of its own is taken from it."""
-    used = set(imports(name)) & set(MODULES)
-    packages = {used_name.rpartition(".")[0] for used_name in used}
-    return {other for other in used - {name} if other not in packages or MODULES[other].name != "__init__.py"}
+    return set(imports(name)) & MODULES.keys() - {name}
 
 
 def test_importing_the_storage_loads_neither_fsspec_nor_a_client() -> None:

@@ -64,6 +64,20 @@ def test_a_notebook_can_stop_its_session_and_begin_another(tmp_path: Path) -> No
     assert "two lives" in ran.stdout, ran.stderr[-4000:]
 
 
+def test_a_batch_names_the_run_of_its_query_also_when_a_function_is_used_again(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[str] = []
+    function = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
+    monkeypatch.setattr(type(function), "write", lambda _, frame, batch: runs.append(batch.run))
+    for end in (1, 2):
+        rows = spark.readStream.format("connectors.sequence").option("end", end).load()
+        writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert runs.pop() == query.runId
+
+
 @pytest.mark.essential
 @pytest.mark.environments("connect")
 def test_sessions_with_one_server_do_not_depend_on_each_other(environment: Environment) -> None:

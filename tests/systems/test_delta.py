@@ -18,6 +18,7 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
 from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
+from connectors.systems.delta.transaction import own_session
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 from tests.delta_log import delta
@@ -158,6 +159,33 @@ def test_a_driver_that_stood_still_puts_no_older_row_back(
     with contextlib.suppress(CommitRefused):
         write(late, 1)
     assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 2}]
+
+
+def test_a_lost_ledger_whose_batch_is_not_written_has_it_merged_again(spark: Any, tmp_path: Path) -> None:
+    """Delta knows the numbers of batches that a RESTORE has taken away."""
+    options = {"path": str(tmp_path), "keyColumns": {"items": ["id"]}}
+
+    def write(function: Any, number: int) -> None:
+        row = ("items", "id int, n int", f'{{"id": 1, "n": {number}}}')
+        frame = spark.createDataFrame([row], "table string, schema string, row string")
+        function.write(frame, Batch(function.sink.sink_id(), "q", number))
+
+    function = connectors.foreach_batch(DeltaTables, options)
+    for number in (0, 1):
+        write(function, number)
+    spark.sql(f"RESTORE TABLE delta.`{tmp_path}/items` TO VERSION AS OF 0")
+    shutil.rmtree(tmp_path / "_batches")
+    write(connectors.foreach_batch(DeltaTables, {**options, "onLostLedger": "notWritten"}), 1)
+    assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 1}]
+
+
+def test_a_session_of_its_own_has_all_that_the_user_has_set(spark: Any) -> None:
+    """The key of a storage is a setting that Spark has no entry for."""
+    settings = {"fs.azure.account.key.of.this.test": "key", "spark.sql.shuffle.partitions": "3"}
+    session = spark.newSession()
+    for key, value in settings.items():
+        session.conf.set(key, value)
+    assert settings.items() <= own_session(session).conf.getAll.items()
 
 
 def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

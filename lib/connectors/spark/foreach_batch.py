@@ -33,6 +33,7 @@ from .query_end import remember
 from .query_watch import run_of, watched_tasks
 from .session import (
     arrow_schema,
+    current_run,
     hadoop_client,
     is_deterministic,
     is_stopped,
@@ -65,6 +66,7 @@ class ForeachBatch(Carried):
         self._commit: Commit | None = None
         self._checked: pa.Schema | None = None
         self._run = uuid.uuid4().hex
+        """The run where Spark tells none."""
         if isinstance(sink, FrameSink):
             if sink.places_rows():
                 require(PLACED_ROWS, connector=f"connectors.{sink.name}")
@@ -76,7 +78,7 @@ class ForeachBatch(Carried):
         leave_release_to_server(frame)
         try:
             query = running_query(frame, self.sink.values["queryName"])
-            self.write(frame, Batch(self.sink.sink_id(), query, number, run=self._run))
+            self.write(frame, Batch(self.sink.sink_id(), query, number, run=current_run(frame) or self._run))
         except ConnectorError as error:
             _log.debug("batch %d failed", number, exc_info=True)
             raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -130,7 +131,10 @@ class DeltaTablesCommitter(RecordingCommitter):
                 schemas.setdefault(row["table"], []).append(row["schema"])
             if batch.claim is not None:  # before the tables, as what comes before the first batch
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
-            _side_by_side(frame, {name: partial(self._write, rows, name, texts, batch) for name, texts in schemas.items()})
+            # With onLostLedger=notWritten a table's RESTORE may have taken away a batch whose number Delta has seen.
+            is_lost = batch.claim is None and batch.number > 0 and self.last(batch.query) is None
+            write = partial(self._write, rows, batch, is_lost)
+            _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
             written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
             self._record(frame.sparkSession, written, replace(batch, claim=None))
         finally:
@@ -146,7 +150,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")
         self.ledger.commit_frame(record, batch)
 
-    def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
+    def _write(self, frame: DataFrame, batch: Batch, is_lost: bool, table: str, schemas: Sequence[str]) -> None:
         location = f"{self.path}/{quote(table, safe=' $.-')}"
         known = known_columns(frame.sparkSession, location, is_path=True)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
@@ -158,7 +162,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
         if table in self.keys and known is not None:
-            self._merge(rows, location, table, batch)
+            self._merge(rows, location, table, batch, is_lost)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
@@ -170,7 +174,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         """Delta skips a transaction of an earlier batch, which a driver that stood still writes late."""
         return TransactionMark(f"{batch.sink_id}:{batch.query}:{table}", batch.number, "")
 
-    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch) -> None:
+    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch, is_lost: bool) -> None:
         """By key, and so the same when it is done again."""
         view = f"connectors_{digest(batch.prefix(), location)}"
         try:
@@ -178,12 +182,13 @@ class DeltaTablesCommitter(RecordingCommitter):
         except Empty:
             spark = own_session(rows.sparkSession)
         is_own = spark is not rows.sparkSession
+        database = f"{spark.conf.get('spark.sql.globalTempDatabase')}." if is_own else ""
         rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
-            with MergeTransaction(spark, self._mark(table, batch)):
+            with nullcontext() if is_lost else MergeTransaction(spark, self._mark(table, batch)):
                 spark.sql(
                     f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old "
-                    f"USING {'global_temp.' if is_own else ''}{view} AS new ON {same_key(self.keys[table])} "
+                    f"USING {database}{view} AS new ON {same_key(self.keys[table])} "
                     "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
                 )
         finally:

@@ -25,9 +25,11 @@ def own_session(spark: SparkSession) -> SparkSession:
     if _is_shared(spark):
         return spark
     session = spark.newSession()
+    known = session.conf.getAll
     for key, value in spark.conf.getAll.items():
-        if spark.conf.isModifiable(key):
-            session.conf.set(key, value)
+        if value != known.get(key):  # also what Spark has no entry for, such as the key of a storage
+            with contextlib.suppress(Exception):  # one that no session may alter
+                session.conf.set(key, value)
     return session
 
 
