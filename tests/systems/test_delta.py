@@ -136,6 +136,12 @@ def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path:
     assert Commit(sink.of(options)).begin(replace(third, number=1)) is Verdict.WRITE
 
 
+def write_item(spark: Any, function: Any, number: int, run: str = "") -> None:
+    row = ("items", "id int, n int", f'{{"id": 1, "n": {number}}}')
+    frame = spark.createDataFrame([row], "table string, schema string, row string")
+    function.write(frame, Batch(function.sink.sink_id(), "q", number, run=run))
+
+
 def test_a_driver_that_stood_still_puts_no_older_row_back(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,21 +149,16 @@ def test_a_driver_that_stood_still_puts_no_older_row_back(
     late, current = (connectors.foreach_batch(DeltaTables, options) for _ in range(2))
     merge = DeltaTablesCommitter._merge
 
-    def write(function: Any, number: int) -> None:
-        row = ("items", "id int, n int", f'{{"id": 1, "n": {number}}}')
-        frame = spark.createDataFrame([row], "table string, schema string, row string")
-        function.write(frame, Batch(function.sink.sink_id(), "q", number))
-
     def stood_still(committer: DeltaTablesCommitter, *arguments: Any) -> None:
         monkeypatch.setattr(DeltaTablesCommitter, "_merge", merge)
         for number in (1, 2):
-            write(current, number)
+            write_item(spark, current, number)
         merge(committer, *arguments)
 
-    write(late, 0)
+    write_item(spark, late, 0)
     monkeypatch.setattr(DeltaTablesCommitter, "_merge", stood_still)
     with contextlib.suppress(CommitRefused):
-        write(late, 1)
+        write_item(spark, late, 1)
     assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 2}]
 
 
@@ -165,27 +166,26 @@ def test_a_lost_ledger_whose_batch_is_not_written_has_it_merged_again(spark: Any
     """Delta knows the numbers of batches that a RESTORE has taken away."""
     options = {"path": str(tmp_path), "keyColumns": {"items": ["id"]}}
 
-    def write(function: Any, number: int) -> None:
-        row = ("items", "id int, n int", f'{{"id": 1, "n": {number}}}')
-        frame = spark.createDataFrame([row], "table string, schema string, row string")
-        function.write(frame, Batch(function.sink.sink_id(), "q", number))
-
     function = connectors.foreach_batch(DeltaTables, options)
     for number in (0, 1):
-        write(function, number)
+        write_item(spark, function, number)
     spark.sql(f"RESTORE TABLE delta.`{tmp_path}/items` TO VERSION AS OF 0")
     shutil.rmtree(tmp_path / "_batches")
-    write(connectors.foreach_batch(DeltaTables, {**options, "onLostLedger": "notWritten"}), 1)
+    write_item(spark, connectors.foreach_batch(DeltaTables, {**options, "onLostLedger": "notWritten"}), 1)
     assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 1}]
 
 
-def test_a_session_of_its_own_has_all_that_the_user_has_set(spark: Any) -> None:
-    """The key of a storage is a setting that Spark has no entry for."""
-    settings = {"fs.azure.account.key.of.this.test": "key", "spark.sql.shuffle.partitions": "3"}
-    session = spark.newSession()
-    for key, value in settings.items():
-        session.conf.set(key, value)
-    assert settings.items() <= own_session(session).conf.getAll.items()
+def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path: Path) -> None:
+    """Also those that Spark has no entry for: the key of a storage is one."""
+    function = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path), "keyColumns": {"items": ["id"]}})
+    for number in (0, 1):
+        write_item(spark, function, number, run="first")
+    later = spark.newSession()
+    later.conf.set("spark.sql.parquet.compression.codec", "zstd")
+    later.conf.set("fs.azure.account.key.of.this.test", "key")
+    write_item(later, function, 2, run="second")
+    assert len(list(tmp_path.glob("items/*.zstd.parquet"))) == 1
+    assert own_session(later).conf.get("fs.azure.account.key.of.this.test") == "key"
 
 
 def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
