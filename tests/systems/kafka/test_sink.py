@@ -53,6 +53,17 @@ def test_the_ledger_has_room_for_any_number_of_queries(target: Target) -> None:
     assert len(names - {settings.transactional_id}) == 100
 
 
+def test_a_note_counts_unless_the_ledger_may_have_dropped_an_entry_of_its_stream() -> None:
+    """It drops one only beside many streams, and when that has been quiet for long."""
+    old, new = (Entry("q", 1, at=at) for at in (1.0, time.time()))
+    few = LedgerState().with_entry(Entry("another", 0, at=1.0))
+    many = few
+    for number in range(20):
+        many = many.with_entry(Entry(f"stream-{number}", 0, at=float(number + 1)))
+    states = (few, old), (many, new), (many.with_entry(old), old), (many, old)
+    assert [state.may_lack(note) for state, note in states] == [False, False, False, True]
+
+
 def _transactions(target: Target) -> list[str]:
     listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
