@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Sink
+from connectors.core import Batch, Committer, Fatal, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import OWNER, Entry, app_query
 from connectors.core.writing import stage
@@ -82,7 +83,13 @@ def states(sink: Sink, state: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
         commit.begin(batch)
         staged = [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))]
         yield f"batch {number} staged", state()
-        commit.finish(batch, staged)
+        if isinstance(committer := sink.committer(), Committer):
+            with patch.object(type(committer), "publish", side_effect=Fatal("a death")), contextlib.suppress(Fatal):
+                commit.finish(batch, staged)
+            yield f"batch {number} decided", state()
+            Commit(sink).begin(batch)
+        else:
+            commit.finish(batch, staged)
         yield f"batch {number} committed", state()
     batch = Batch(sink.sink_id(), app_query("nightly"), 7)
     Commit(sink).finish(batch, [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))])
