@@ -9,6 +9,7 @@ part                       lives on    what it does
 :class:`Committer`         driver      publishes a batch that was decided, file by file
 :class:`GlobalCommitter`   driver      commits a whole batch at once, together with its ledger entry, in the target
 :class:`FrameSink`         driver      a sink that stages, or deals out, whole DataFrames
+:class:`HidingSink`        driver      one of those that shows its rows later than it commits them
 =========================  ==========  =========================================================================
 
 A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one durable record in the ledger), then
@@ -176,8 +177,10 @@ RETENTION = Duration(7 * 86400.0, meaning="staged rows that no run needs are del
 class Sink(ABC):
     """The description of a sink. A connector sets ``name`` and ``options`` and makes a writer and a committer.
 
-    A sink without a ledger (``committer()`` gives ``None``) has no more to do after ``prepare()``: its rows are out,
-    and a replay sends them again.
+    An author always writes :meth:`target` and :meth:`writer`. A sink with a ledger writes :meth:`committer`, and
+    :meth:`ledger` where the target does not keep it in the same step. Without a ledger there is no more to do after
+    ``prepare()``: the rows are out, and a replay sends them again. Everything else has a default: :meth:`check` and
+    :meth:`strongest` look at options, :meth:`check_frame` and :meth:`check_target` at the rows and their target.
     """
 
     name: ClassVar[str]
@@ -291,17 +294,6 @@ class Sink(ABC):
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         """A new writer for one task attempt. Called in the task; ``subtask`` is its index in the batch."""
 
-    def hides_rows(self) -> bool:
-        """True if committed rows stay hidden from readers for a while."""
-        return False
-
-    def show_rows(self, query: str, ends_by_itself: bool) -> None:  # noqa: B027 - a hook, not a duty
-        """Shows what ``query`` has committed and still hides, as far as the options want that at the end of a query.
-
-        Called for a sink that :meth:`hides_rows`, after the end of any query of the session, and perhaps more than once.
-        ``ends_by_itself`` is that of :class:`QueryRun`.
-        """
-
     def ledger(self) -> Ledger | None:
         """The ledger of committed batches, for sinks with a :class:`Committer`; by default there is none.
 
@@ -378,6 +370,22 @@ class FrameSink(Sink):
     def stage_frame(self, frame: Frame, batch: Batch) -> list[Committable] | None:
         """Stages the rows with Spark's own writers; ``None`` if this frame must go through :meth:`Sink.writer`."""
         return None
+
+
+class HidingSink(FrameSink):
+    """A sink whose committed rows may stay hidden from readers for a while, such as files that are still to grow."""
+
+    @abstractmethod
+    def hides_rows(self) -> bool:
+        """True if this configuration hides rows."""
+
+    @abstractmethod
+    def show_rows(self, query: str, ends_by_itself: bool) -> None:
+        """Shows what ``query`` has committed and still hides, as far as the options want that at the end of a query.
+
+        Called after the end of any query of the session, and perhaps more than once. ``ends_by_itself`` is that of
+        :class:`QueryRun`.
+        """
 
 
 class FrameCommitter(GlobalCommitter):

@@ -96,13 +96,14 @@ class ForeachBatch(Carried):
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
         if isinstance(self.sink, FrameSink):
             self.sink.watch(lambda: run_of(frame, batch.query))
-        if not _stages_frame(self.sink, frame):
-            self.sink.refuse_frame(arrow_schema(frame.schema), placed=True)
+        schema = None if _stages_frame(self.sink, frame) else arrow_schema(frame.schema)
+        if schema is not None:
+            self.sink.refuse_frame(schema, placed=True)
         stopped = partial(is_stopped, frame.sparkSession, batch.query)
         with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
-            self._write(self._commit, frame, batch, meter)
+            self._write(self._commit, frame, schema, batch, meter)
 
-    def _write(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
+    def _write(self, commit: Commit, frame: DataFrame, schema: pa.Schema | None, batch: Batch, meter: Meter) -> None:
         verdict, began = commit.begin(batch), time.monotonic()
         if isinstance(self.sink, FrameSink):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
@@ -111,21 +112,23 @@ class ForeachBatch(Carried):
             commit.commit_frame(watched, batch)
             count_commit(meter, began, [], measures)
         elif verdict is Verdict.WRITE:
-            self._stage_and_commit(commit, frame, batch, meter)
+            self._stage_and_commit(commit, frame, schema, batch, meter)
         else:
             measures = Measures.of(frame)
             commit.finish(batch, [], measures.rows, measures.checksum)
             count_commit(meter, began, commit.recorded(batch), measures)
 
-    def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
+    def _stage_and_commit(
+        self, commit: Commit, frame: DataFrame, schema: pa.Schema | None, batch: Batch, meter: Meter
+    ) -> None:
         commit.drop_attempts(batch)
-        if not _stages_frame(self.sink, frame) and self._checked != (schema := arrow_schema(frame.schema)):
+        if schema is not None and self._checked != schema:
             commit.contact.call(partial(self.sink.check_target, schema))
             self._checked = schema
         # Retries are made here, since Spark would try its tasks again at once.
         tries = RetrySettings(0) if self.sink.writers_retry else commit.contact.retry
         try:
-            staged, measures = tries.call(lambda: self._watched(commit, frame, batch))
+            staged, measures = tries.call(lambda: self._watched(commit, frame, schema, batch))
         except BaseException:
             with contextlib.suppress(Exception):  # the first error goes on
                 commit.drop_attempts(batch, failed=True)
@@ -144,16 +147,15 @@ class ForeachBatch(Carried):
                 commit.abort(batch, staged)
             raise
 
-    def _watched(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measures]:
+    def _watched(
+        self, commit: Commit, frame: DataFrame, schema: pa.Schema | None, batch: Batch
+    ) -> tuple[list[Committable], Measures]:
         with watched_tasks(frame.sparkSession, self.sink.values["taskTimeout"]):
-            return self._stage(commit, frame, batch)
-
-    def _stage(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measures]:
-        if commit.committer is None:
-            return _staged(self.sink, frame, batch), Measures()
-        # A checksum takes as long as a fifth of the work of Spark's own writers; of what goes through Python it is little.
-        watched, measures = counted(frame) if _stages_frame(self.sink, frame) else measured(frame)
-        return _staged(self.sink, watched, batch), measures
+            if commit.committer is None:
+                return _staged(self.sink, frame, schema, batch), Measures()
+            # A checksum takes as long as a fifth of the work of Spark's own writers; of what goes through Python it is little.
+            observed, measures = counted(frame) if schema is None else measured(frame)
+            return _staged(self.sink, observed, schema, batch), measures
 
 
 class Several(Carried):
@@ -175,18 +177,20 @@ def _stages_frame(sink: Sink, frame: DataFrame) -> bool:
     return isinstance(sink, FrameSink) and sink.stages_frames and observes_writes(frame.sparkSession)
 
 
-def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
+def _staged(sink: Sink, frame: DataFrame, schema: pa.Schema | None, batch: Batch) -> list[Committable]:
+    """Stages ``frame``, by Spark's own writers where its rows need no ``schema`` of Arrow."""
     if isinstance(sink, FrameSink):
-        if _stages_frame(sink, frame):
+        if schema is None:
             if (staged := sink.stage_frame(frame, batch)) is not None:
                 return staged
-            sink.refuse_frame(arrow_schema(frame.schema), placed=True)
-        sink, frame = sink.placed(frame, arrow_schema(frame.schema), batch)
+            schema = arrow_schema(frame.schema)
+            sink.refuse_frame(schema, placed=True)
+        sink, frame = sink.placed(frame, schema, batch)
     return _stage_in_tasks(sink, frame, batch)
 
 
 def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
-    schema = arrow_schema(frame.schema)
+    schema = arrow_schema(frame.schema)  # that of the rows as they were placed
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

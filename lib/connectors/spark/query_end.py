@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..core.sink import Sink
+from ..core.sink import HidingSink, Sink
 from .query_watch import SparkRun
 from .session import execution_behind, format_of_query
 
-_SINKS: Final[dict[str, Sink]] = {}
+_SINKS: Final[dict[str, HidingSink]] = {}
 """The sinks of this process that hide committed rows for a while, by their ids."""
 
 
 def remember(sink: Sink) -> None:
     """Lets :func:`show_rows` know a sink of ``foreach_batch``."""
-    if sink.hides_rows():
+    if isinstance(sink, HidingSink) and sink.hides_rows():
         _SINKS[sink.sink_id()] = sink
 
 
@@ -36,15 +36,16 @@ def show_rows(query: Any, kinds: Mapping[str, type[Sink]]) -> None:
         sink.show_rows(str(query.id), ends_by_itself)
 
 
-def _sink_of_format(execution: Any, kinds: Mapping[str, type[Sink]]) -> Iterator[Sink]:
+def _sink_of_format(execution: Any, kinds: Mapping[str, type[Sink]]) -> Iterator[HidingSink]:
     from .formats import sink_with
 
     format_name, options = format_of_query(execution) or ("", {})
-    if format_name in kinds and (sink := sink_with(kinds[format_name], options)).hides_rows():
+    sink = sink_with(kinds[format_name], options) if format_name in kinds else None
+    if isinstance(sink, HidingSink) and sink.hides_rows():
         yield sink
 
 
-def _show_on_server(query: Any, sink: Sink) -> None:
+def _show_on_server(query: Any, sink: HidingSink) -> None:
     query_id = str(query.id)
 
     # Connect tells no trigger. A query that somebody has stopped counts as one that ends by itself: its files appear earlier.

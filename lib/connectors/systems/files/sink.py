@@ -17,7 +17,6 @@ from ...core import (
     Committable,
     Duration,
     Flag,
-    FrameSink,
     Json,
     Misconfigured,
     Names,
@@ -28,7 +27,7 @@ from ...core import (
 )
 from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger, LedgerContent
-from ...core.sink import RETENTION, QueryRun
+from ...core.sink import RETENTION, HidingSink, QueryRun
 from ...ground.options import Values
 from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
@@ -47,7 +46,7 @@ LONGEST_PREFIX = LONGEST_NAME - 155
 before it."""
 
 
-class FilesSink(FrameSink):
+class FilesSink(HidingSink):
     """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
 
     Unless the user says otherwise, a batch's files are seen when the batch is committed (``rolling=onBatch``), and lie
