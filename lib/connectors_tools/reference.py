@@ -18,6 +18,7 @@ from connectors.formats import format_options
 from connectors.ground import errors
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.ground.options import REQUIRED, Duration, Option, Options, Size
+from connectors.ground.relations import Condition
 from connectors.systems import System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
 
@@ -66,7 +67,9 @@ def rows_of(options: Options, without: Sequence[Options] = ()) -> list[Row]:
 
 def _row(name: str, option: Option, aliases: Sequence[str]) -> Row:
     text, _, computed = option.meaning.partition("; default: ")
-    meaning = f"{option.carrier} only: {text}" if option.carrier else text
+    parts = [f"with {condition}" for condition in Condition.each(option.only_with)]
+    parts += [f"{option.carrier} only"] if option.carrier else []
+    meaning = ": ".join([*parts, text]) + "".join(f"; or {other}" for other in option.alternatives)
     return Row(", ".join([name, *aliases]), option.accepts(), computed or _default(option), meaning)
 
 

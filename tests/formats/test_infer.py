@@ -51,9 +51,9 @@ def test_lines_of_files_give_the_columns(tmp_path: Path) -> None:
 
 
 def test_inferring_beside_a_schema_or_for_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match="give one of the two"):
+    with pytest.raises(Misconfigured, match="inferSchema   is given beside schema; give one of them"):
         source(tmp_path, schema="a long")
-    with pytest.raises(Misconfigured, match=r"has no use with value\.format=string"):
+    with pytest.raises(Misconfigured, match=r"has no use without value\.format=json or csv; got value\.format=string"):
         source(tmp_path, **{"value.format": "string"})
     with pytest.raises(Misconfigured, match="none of 0 records"):
         source(tmp_path)

@@ -194,7 +194,8 @@ def database(tmp_path: Path) -> str:
 
 CASES: dict[str, tuple[str, dict[str, str], str, str]] = {
     "a key that the rows lack": (
-        "jdbc", {"operation": "upsert", "keyColumns": "idd"}, "value", 'keyColumns   names "idd", but the columns are value.',
+        "jdbc", {"operation": "upsert", "keyColumns": "idd"}, "value",
+        'keyColumns   names the column "idd", which the rows do not have: value.',
     ),
     "a key that the table lacks": (
         "jdbc", {"operation": "upsert", "keyColumns": "k"}, "value, value AS k", "k   is no column of t (value)",

@@ -22,6 +22,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ..ground.clients import client_library
+from ..ground.columns import missing_columns
 from ..ground.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
@@ -56,10 +57,7 @@ class _Lookup(AsyncFunction):
         except ValueError as wrong:
             yield Problem(self.key_option, f"must be {wrong}.")
             return
-        for name in dict.fromkeys(names):
-            if name not in columns:
-                text = f'names the column "{name}", which the rows do not have: {", ".join(columns)}.'
-                yield Problem(self.key_option, text)
+        yield from missing_columns(self.key_option, names, columns)
 
     async def open(self, context: Context) -> None:
         self._keys = self.key_names()

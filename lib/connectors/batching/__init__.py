@@ -14,7 +14,7 @@ grows; those that it refuses for ever are bad rows (``errors``). The rate follow
 all goes well, half after a failure. An outage that outlives the tries fails the batch.
 """
 
-from .flow import Failure, FlowLimits, Throttled, batching_options, check_batching
+from .flow import Failure, FlowLimits, Throttled, batching_options
 from .sink import BatchingSink, BatchingWriter
 
-__all__ = ["BatchingSink", "BatchingWriter", "Failure", "FlowLimits", "Throttled", "batching_options", "check_batching"]
+__all__ = ["BatchingSink", "BatchingWriter", "Failure", "FlowLimits", "Throttled", "batching_options"]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..ground.errors import ConnectorError, Poison, Problem, Transient
+from ..ground.errors import ConnectorError, Poison, Transient
 from ..ground.options import Choice, Duration, Int, Options, Size, Values, duration, size
 from ..ground.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
 from .pieces import Piece
@@ -49,39 +49,28 @@ class Aimd:
         self.limit = max(1, int(self.limit * self.factor))
 
 
-def batching_options(*, max_records: int, max_bytes: str, max_time: str) -> Options:
-    """The options of a sink that sends requests, with the defaults of one system."""
+def batching_options(
+    *, max_records: int, max_bytes: str, max_time: str, most_records: int | None = None, most_bytes: int | None = None
+) -> Options:
+    """The options of a sink that sends requests, with the defaults of one system, and the most that it takes."""
     return BREAKER_OPTIONS | Options(
         {
-            "batch.maxRecords": Int(max_records, at_least=1, meaning="a request has at most so many rows"),
-            "batch.maxBytes": Size(size(max_bytes), at_least=1, meaning="… and bytes"),
+            "batch.maxRecords": Int(max_records, 1, most_records, meaning="a request has at most so many rows"),
+            "batch.maxBytes": Size(size(max_bytes), 1, most_bytes, meaning="… and bytes"),
             "batch.maxTime": Duration(duration(max_time), meaning="… and waits at most so long"),
             "batch.maxRecordBytes": Size(
-                None, at_least=1, meaning="a larger row is a bad row; default: batch.maxBytes"
+                None, at_least=1, not_above="batch.maxBytes", meaning="a larger row is a bad row; default: batch.maxBytes"
             ),
             "batch.maxInFlight": Int(50, at_least=1, meaning="requests of a task that are under way"),
             "batch.maxBuffered": Int(
-                None, at_least=1, meaning="rows of a task in memory; default: 10 x batch.maxRecords"
+                None, at_least=1, above="batch.maxRecords", meaning="rows of a task in memory; default: 10 x batch.maxRecords"
             ),
-            "request.timeout": Duration(30.0, meaning="of one request"),
+            "request.timeout": Duration(30.0, at_least="1ms", meaning="of one request"),
             "request.onTimeout": Choice(
                 "retry", among=("retry", "fail"), meaning="what a request without an answer does"
             ),
         }
     )
-
-
-def check_batching(values: Values) -> Iterator[Problem]:
-    """The problems of the options ``batch.*`` taken together, and of ``request.timeout``."""
-    records, buffered = values["batch.maxRecords"], values["batch.maxBuffered"]
-    if buffered is not None and buffered <= records:
-        text = f"must be larger than batch.maxRecords ({records}), or no batch could ever be full; got {buffered}."
-        yield Problem("batch.maxBuffered", text)
-    request, record = values["batch.maxBytes"], values["batch.maxRecordBytes"]
-    if record is not None and record > request:
-        yield Problem("batch.maxRecordBytes", f"must not be above batch.maxBytes ({request}); got {record}.")
-    if values["request.timeout"] <= 0:
-        yield Problem("request.timeout", "must be longer than 0s.")
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from ..core.batch import Batch, Committable
 from ..core.sink import Guarantee, Sink, SinkWriter
-from ..ground.errors import Fatal, Poison, Problem
+from ..ground.errors import Fatal, Poison
 from ..ground.options import Options, Values
 from ..ground.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
 from ..ground.threads import DaemonThreads
-from .flow import Failure, Flow, FlowLimits, Request, batching_options, check_batching
+from .flow import Failure, Flow, FlowLimits, Request, batching_options
 from .pieces import Chunk, Piece
 
 Send = Callable[[list[Any]], Iterable[Failure]]
@@ -135,7 +135,7 @@ class Sending:
 
 class BatchingSink(Sink):
     """A sink that sends its rows in requests. Its ``options`` extend :func:`batching_options`; its writer is a
-    :class:`BatchingWriter`. A subclass with a ``check`` of its own yields from this one too.
+    :class:`BatchingWriter`.
 
     There is no ledger: what a failed or repeated task has sent stays sent, so it is at-least-once, or idempotent where a
     row that is sent again replaces itself.
@@ -146,10 +146,6 @@ class BatchingSink(Sink):
     conditions = "requests cannot be taken back, nor asked for by their batch"
     rejects_rows = True
     writers_retry = True
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_batching(values)
 
 
 class BatchingWriter(SinkWriter):

@@ -27,8 +27,9 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from ..ground.errors import DataLoss, Misconfigured, Problem, StateError
-from ..ground.options import Duration, Flag, Options, Text, Values
+from ..ground.options import Duration, Flag, Options, Values
 from ..ground.state import dumps
+from ..storage.location import Location
 from .cursors import POLL_SECONDS, SOME_LAG, Cursor, CursorEpoch, CursorSplit, late_count
 from .epoch_source import EpochLogEnumerator, EpochLogSource
 from .epochs import EpochLog, Header, record_content
@@ -38,7 +39,7 @@ from .source import Position, ReadLimit, Slice, SplitEnumerator, SplitReader
 _PAGE_ROWS: Final = 10_000
 
 CURSOR_OPTIONS: Final = Options(
-    stateLocation=Text(None, meaning="the folder of the epoch log, of this query alone; any storage; needed by a stream"),
+    stateLocation=Location(None, meaning="the folder of the epoch log, of this query alone; any storage; needed by a stream"),
     failOnDataLoss=Flag(True, meaning="records that expired before they were read are an error; false goes on without them"),
     maxDrift=Duration(
         None, meaning="no partition is read further past the slowest one, by the times of records; default: off"
@@ -77,11 +78,6 @@ class CursorSource(EpochLogSource):
     @classmethod
     def known_options(cls) -> Options:
         return super().known_options() | CURSOR_OPTIONS
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        if values["stateLocation"] is not None:
-            yield from super().check(values)
 
     def start_positions(self) -> Mapping[str, Any]:
         """The positions where a new query begins, if they move with time, as the newest record does. Runs on the driver.

@@ -29,11 +29,11 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 
-from ..ground.errors import ConnectorError, Poison, Problem
-from ..ground.options import Choice, Json, Options, Text, Values
+from ..ground.errors import ConnectorError, Poison
+from ..ground.options import Choice, Json, Options
 from ..ground.state import digest, dumps
 from ..storage.base import Storage, spooled
-from ..storage.location import check_location
+from ..storage.location import Location
 from .batch import Batch, Committable
 from .folder import SinkFolder
 from .source import Split
@@ -321,22 +321,15 @@ ERROR_OPTIONS = Options(
         among=("fail", "skip", "deadLetter"),
         meaning="a bad record ends the query, is counted, or goes to deadLetterPath",
     ),
-    deadLetterPath=Text(None, meaning="the folder of bad records, Parquet"),
+    deadLetterPath=Location(
+        None, only_with="errors=deadLetter", needed_by="errors=deadLetter: a folder for what cannot be read or written",
+        meaning="the folder of bad records, Parquet",
+    ),
     storageOptions=Json(
         {}, kind=dict, meaning="fsspec's keys for the folders of other options; or objects of them by location"
     ),
 )
 """The options for bad records and rows; common to every connector that can meet one."""
-
-
-def check_errors(values: Values) -> Iterator[Problem]:
-    """The problems of :data:`ERROR_OPTIONS` taken together."""
-    if values["errors"] == "deadLetter" and not values["deadLetterPath"]:
-        yield Problem("deadLetterPath", "missing; errors=deadLetter needs a folder for what cannot be read or written.")
-    if values["deadLetterPath"] and values["errors"] != "deadLetter":
-        yield Problem("deadLetterPath", f'has no use with errors={values["errors"]}; set errors=deadLetter.')
-    if values["deadLetterPath"]:
-        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
 
 
 class Rejects:

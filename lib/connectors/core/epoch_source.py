@@ -18,8 +18,8 @@ from typing import Final
 import pyarrow as pa
 
 from ..ground.errors import Fatal, Misconfigured, Problem
-from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
-from ..storage.location import check_location, storage_of
+from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size
+from ..storage.location import Location, storage_of
 from .epoch_reader import POLL_SECONDS, EpochReader, EpochSplit
 from .epochs import EpochLog, Header, Receiver
 from .leases import EpochLeases, LeaseKeeper
@@ -30,7 +30,7 @@ _MOST_DEATHS: Final = 8
 """In how many epochs, one behind the other, attempts may die while no message comes. Each waits for half a lease or longer."""
 
 EPOCH_OPTIONS: Final = Options(
-    stateLocation=Text(REQUIRED, meaning="the folder of the epoch log, of this query alone; any storage"),
+    stateLocation=Location(REQUIRED, meaning="the folder of the epoch log, of this query alone; any storage"),
     storageOptions=Json({}, kind=dict, meaning="fsspec's keys for stateLocation; or objects of them by location"),
     maxRowsPerTrigger=Int(100_000, at_least=1, meaning="messages of an epoch"),
     maxBytesPerTrigger=Size(64 << 20, at_least=1, meaning="bytes of an epoch"),
@@ -55,10 +55,6 @@ class EpochLogSource(Source):
     @classmethod
     def known_options(cls) -> Options:
         return super().known_options() | EPOCH_OPTIONS | cls.options
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_location("stateLocation", values["stateLocation"], values["storageOptions"])
 
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or 1)

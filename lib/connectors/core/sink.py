@@ -25,13 +25,14 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
+from ..ground.columns import column_problems
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Choice, Duration, Int, Options, Text, Values
 from ..ground.retry import RETRY_OPTIONS
 from ..ground.state import digest
-from ..storage.location import check_location, storage_of
+from ..storage.location import storage_of
 from .batch import Batch, Committable
-from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters, check_errors
+from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters
 from .ledger import Entry, Ledger, LedgerContent
 
 
@@ -154,8 +155,12 @@ SINK_OPTIONS = Options(
     queryName=Text(
         None, meaning="names the query where Spark does not tell it: a query of Spark Connect that has no name"
     ),
-    txnAppId=Text(None, carrier="df.write", meaning="with txnVersion: a repeated batch write has no effect"),
-    txnVersion=Int(None, at_least=0, carrier="df.write", meaning="grows with each batch write of txnAppId"),
+    txnAppId=Text(
+        None, carrier="df.write", needed_by="txnVersion", meaning="with txnVersion: a repeated batch write has no effect"
+    ),
+    txnVersion=Int(
+        None, at_least=0, carrier="df.write", needed_by="txnAppId", meaning="grows with each batch write of txnAppId"
+    ),
     taskTimeout=Duration(None, meaning="a task that gives no sign for so long is ended and tried again; default: off"),
     onNewQuery=Choice(
         "stop", among=("stop", "continue"), meaning="the target was written by another query, or by another checkpoint"
@@ -221,14 +226,7 @@ class Sink(ABC):
     @classmethod
     def _all_checks(cls, values: Values) -> Iterator[Problem]:
         yield from cls.check(values)
-        if cls.rejects_rows:
-            yield from check_errors(values)
-        if values.get("stagingLocation"):
-            yield from check_location("stagingLocation", values["stagingLocation"], values.get("storageOptions", {}))
         yield from check_guarantee(cls, values)
-        if (values["txnAppId"] is None) != (values["txnVersion"] is None):
-            missing = "txnAppId" if values["txnAppId"] is None else "txnVersion"
-            yield Problem(missing, "missing; txnAppId and txnVersion make a batch write repeatable only together.")
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -272,7 +270,9 @@ class Sink(ABC):
         return Rejects(f"connectors.{self.name}", policy, self.letters(), batch, staged)
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        """The problems of a frame of the columns ``schema``, by default none. Called before its first task, without the target.
+        """The problems of a frame of the columns ``schema`` beside those of its options' columns, by default none.
+
+        Called before the frame's first task, without the target, and also where a column of an option is missing.
 
         ``placed`` says that the carrier can place rows and lets a committer send a whole frame, as ``foreach_batch`` does;
         otherwise each task stages what it has.
@@ -280,8 +280,9 @@ class Sink(ABC):
         return iter(())
 
     def refuse_frame(self, schema: pa.Schema, *, placed: bool) -> None:
-        """Raises :class:`~connectors.ground.errors.Misconfigured` with the problems of :meth:`check_frame`."""
-        if problems := list(self.check_frame(schema, placed=placed)):
+        """Raises :class:`~connectors.ground.errors.Misconfigured` with the problems of columns and of :meth:`check_frame`."""
+        named = column_problems(self.known_options().declared, self.values, schema)
+        if problems := [*named, *self.check_frame(schema, placed=placed)]:
             raise Misconfigured(f"connectors.{self.name}", problems)
 
     def check_target(self, schema: pa.Schema) -> None:  # noqa: B027 - a hook, not a duty

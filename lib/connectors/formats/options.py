@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from ..core.dead_letters import ERROR_OPTIONS, check_errors
+from ..core.dead_letters import ERROR_OPTIONS
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Flag, Int, Option, Options, Text, Values
 from .avro import AvroFormat, AvroSchema, avro_schema
@@ -57,10 +57,10 @@ def _class(name: str) -> type[Format]:
     return kind
 
 
-_INFERRED: Final = ("json", "csv")
-"""The formats whose columns can be found in a sample."""
 _INFERENCE: Final = {
-    "inferSchema": Flag(False, meaning="json and csv: the columns come from a sample of the records"),
+    "inferSchema": Flag(
+        False, only_with="value.format=json|csv", excludes="schema", meaning="the columns come from a sample of the records"
+    ),
     "inferSchema.records": Int(1000, at_least=1, meaning="records of the sample"),
 }
 
@@ -79,20 +79,25 @@ def format_options(default: str, *, key: str | None = None, infers: bool = False
             **declared,
             **more,
             "schemaRegistry.url": Text(None, meaning="the schema registry of avro, protobuf and json"),
-            "schemaRegistry.user": Text(None, meaning="its login"),
-            "schemaRegistry.password": Text(None, meaning="its password"),
+            "schemaRegistry.user": Text(None, only_with="schemaRegistry.url", meaning="its login"),
+            "schemaRegistry.password": Text(None, only_with="schemaRegistry.url", meaning="its password"),
         },
         alias={"value.schema": "schema"},
     ) | ERROR_OPTIONS
 
 
 def _side_options(side: Side, default: str) -> dict[str, Option]:
+    protobuf = f"{side}.format=protobuf"
     return {
         f"{side}.format": FormatChoice(default, meaning=f"how the bytes of a {side} become columns, or columns bytes"),
         _columns(side): Text(None, meaning=f"the columns of the {side}, as SQL text"),
-        f"{side}.avroSchema": Text(None, meaning=f"{side}.format=avro: the writer's schema, JSON"),
-        f"{side}.descriptorFile": Text(None, meaning=f"{side}.format=protobuf: the file with the descriptors"),
-        f"{side}.messageName": Text(None, meaning=f"{side}.format=protobuf: the message's full name"),
+        f"{side}.avroSchema": Text(None, only_with=f"{side}.format=avro", meaning="the writer's schema, JSON"),
+        f"{side}.descriptorFile": Text(
+            None, only_with=protobuf, needed_by=f"{protobuf}: a descriptor set", meaning="the file with the descriptors"
+        ),
+        f"{side}.messageName": Text(
+            None, only_with=protobuf, needed_by=f"{protobuf}: a message of the set", meaning="the message's full name"
+        ),
         f"{side}.subject": Text(None, meaning=f"the {side}'s subject in the schema registry"),
     }
 
@@ -110,25 +115,13 @@ def check_format(values: Values) -> Iterator[Problem]:
     """The problems of format options taken together."""
     for side in sides(values):
         yield from _check_side(values, side)
-    yield from check_errors(values)
-    for name in ("schemaRegistry.user", "schemaRegistry.password"):
-        if values[name] is not None and values["schemaRegistry.url"] is None:
-            yield Problem(name, "has no use without schemaRegistry.url.")
 
 
 def _check_side(values: Values, side: Side) -> Iterator[Problem]:
     name = values[f"{side}.format"]
-    for option, of in (("avroSchema", "avro"), ("descriptorFile", "protobuf"), ("messageName", "protobuf")):
-        if values[f"{side}.{option}"] is not None and name != of:
-            yield Problem(f"{side}.{option}", f"has no use with {side}.format={name}; it is for {of}.")
-        elif values[f"{side}.{option}"] is None and name == of == "protobuf":
-            yield Problem(f"{side}.{option}", "missing; protobuf needs a descriptor set and a message of it.")
     if values[_columns(side)] and name not in ("bytes", "string"):
         yield from (Problem(_columns(side), f"{wrong}.") for wrong in wrong_columns(values[_columns(side)]))
     infers = side == "value" and "inferSchema" in values and values["inferSchema"]
-    if infers and (name not in _INFERRED or values["schema"]):
-        why = "beside a schema; give one of the two" if name in _INFERRED else f"with value.format={name}"
-        yield Problem("inferSchema", f"has no use {why}; it is for {' and '.join(_INFERRED)}.")
     other = infers or (name == "avro" and (values[f"{side}.avroSchema"] or _subject(values, side)))
     if _class(name).needs_schema and not values[_columns(side)] and not other:
         needs = f'{side}.format "{name}" needs the columns'

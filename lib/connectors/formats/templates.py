@@ -12,19 +12,6 @@ from ..ground.errors import Poison
 from .text import json_text, text_of
 
 
-def is_template(text: str) -> bool:
-    """True unless braces are without a name, or with more than one in them."""
-    try:
-        return all(name != "" and not spec and not conversion for _, name, spec, conversion in Formatter().parse(text))
-    except ValueError:
-        return False
-
-
-def template_columns(template: str) -> list[str]:
-    """The columns that a template names."""
-    return [name for _, name, _, _ in Formatter().parse(template) if name]
-
-
 def filled(
     template: str, rows: pa.RecordBatch, coded: Callable[[bytes], bytes] | None = None
 ) -> list[bytes | Poison]:

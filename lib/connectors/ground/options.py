@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
 from .errors import Misconfigured, Problem
+from .relations import relation_problems
 from .secrets import filled
 
 REQUIRED: Final = object()
@@ -96,22 +97,49 @@ class Option:
     """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be".
 
     ``meaning`` is its line in the reference; ``carrier`` the only way to write that uses it (``foreach_batch``, ``df.write``).
+
+    Of other options say conditions, as :mod:`connectors.ground.relations` reads them: where one of ``needed_by`` holds it must
+    be given; given, each of ``only_with`` must hold and none of ``excludes``. A number must be ``above`` that of another option
+    or ``not_above`` it. Of the option and its ``alternatives`` exactly one must be given.
     """
 
     default: Any = None
     meaning: str = field(default="", kw_only=True)
     carrier: str = field(default="", kw_only=True)
+    only_with: str | tuple[str, ...] = field(default=(), kw_only=True)
+    needed_by: str | tuple[str, ...] = field(default=(), kw_only=True)
+    excludes: str | tuple[str, ...] = field(default=(), kw_only=True)
+    above: str = field(default="", kw_only=True)
+    not_above: str = field(default="", kw_only=True)
+    alternatives: tuple[str, ...] = field(default=(), kw_only=True)
 
     def parse(self, text: str) -> Any:
         return text
+
+    def columns(self, value: Any) -> Sequence[str]:
+        """The columns of written rows that ``value`` names."""
+        return ()
+
+    def problems(self, name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
+        """What is wrong with the value under ``name`` in the light of others, beside its relations."""
+        return iter(())
 
     def accepts(self) -> str:
         """A phrase for what a user may write, for the reference."""
         return "text"
 
 
+@dataclass(frozen=True)
 class Text(Option):
-    """Text as it is."""
+    """Text as it is; where there is a ``pattern``, all of it must match, and it is ``expected`` then."""
+
+    pattern: str = ""
+    expected: str = ""
+
+    def parse(self, text: str) -> str:
+        if self.pattern and not re.fullmatch(self.pattern, text):
+            raise ValueError(self.expected)
+        return text
 
 
 @dataclass(frozen=True)
@@ -247,12 +275,17 @@ def _quantity(text: str, units: Mapping[str, float], bare: str, expected: str) -
 
 @dataclass(frozen=True)
 class Duration(Option):
-    """Seconds, as :func:`duration` reads them; a bare number is in ``unit``."""
+    """Seconds between ``at_least`` and ``at_most``, as :func:`duration` reads them; a bare number is in ``unit``."""
 
     unit: str = "s"
+    at_least: str = "0s"
+    at_most: str = ""
 
     def parse(self, text: str) -> float:
-        return duration(text, self.unit)
+        value = duration(text, self.unit)
+        if value < duration(self.at_least) or (self.at_most and value > duration(self.at_most)):
+            raise ValueError(f"{self.at_least} to {self.at_most}" if self.at_most else f"{self.at_least} or longer")
+        return value
 
     def accepts(self) -> str:
         return "duration"
@@ -260,14 +293,17 @@ class Duration(Option):
 
 @dataclass(frozen=True)
 class Size(Option):
-    """Bytes, as :func:`size` reads them, and not below ``at_least``."""
+    """Bytes between ``at_least`` and ``at_most``, as :func:`size` reads them."""
 
     at_least: int = 0
+    at_most: int | None = None
 
     def parse(self, text: str) -> int:
         value = size(text)
         if value < self.at_least:
             raise ValueError(f"{self.at_least} bytes or more")
+        if self.at_most is not None and value > self.at_most:
+            raise ValueError(f"{self.at_most} bytes or less")
         return value
 
     def accepts(self) -> str:
@@ -308,9 +344,10 @@ def usage(*, placed: bool) -> str:
 class Options:
     """The options that a connector knows.
 
-    ``through`` has the prefixes of options passed to the system unread, perhaps with their meanings. ``check`` yields the
-    problems that only several options together show; it runs when every single option is right. ``refused`` maps an option
-    that users may bring from Spark to the reason why it is not supported. ``alias`` maps another name of an option to its own.
+    ``through`` has the prefixes of options passed to the system unread, perhaps with their meanings. ``check`` yields problems
+    of several options together that no relation states; both are looked for when every single option is right. ``refused`` maps
+    an option that users may bring from Spark to the reason why it is not supported. ``alias`` maps another name of an option to
+    its own.
     """
 
     def __init__(
@@ -368,8 +405,8 @@ class Options:
                 problems.append(Problem(name, self._unknown(key, kind)))
         problems += self._missing(values, problems, usage(placed=placed))
         parsed = Values(values, frozenset(names), extra)
-        if check is not None and not problems:
-            problems += check(parsed)
+        if not problems:
+            problems += [*relation_problems(self.declared, parsed), *(check(parsed) if check else ())]
         if problems:
             raise Misconfigured(connector, problems)
         return parsed

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlparse, urlunparse
 
 from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Text
 from .base import Storage
 from .hdfs import HDFS, ClientOf
 from .local import LocalStorage
@@ -56,6 +58,17 @@ def options_for(location: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
         return options
     fitting = [key for key in options if location == key.rstrip("/") or location.startswith(key.rstrip("/") + "/")]
     return dict(options[max(fitting, key=len)]) if fitting else {}
+
+
+@dataclass(frozen=True)
+class Location(Text):
+    """A folder or file, which ``storageOptions`` reach; ``write`` and ``sole`` are those of :func:`check_location`."""
+
+    write: bool = True
+    sole: bool = False
+
+    def problems(self, name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
+        return check_location(name, values[name], values.get("storageOptions", {}), write=self.write, sole=self.sole)
 
 
 def check_location(

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import pyarrow.types as types
 
 from ..batching import BatchingSink, BatchingWriter, Failure, FlowLimits, Throttled
 from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
 from ..formats.documents import documents
 from ..ground.clients import ClientPool, client_library
+from ..ground.columns import TEXT_OR_BINARY, Column
 from ..ground.state import digest, dumps
 
 AWS_OPTIONS: Final = Options(
     region=Text(None, meaning="default: the environment's"),
-    endpoint=Text(None, meaning="the URL of a service that is not Amazon's own"),
+    endpoint=Text(
+        None, ".*://.*", "a URL such as https://host:port", meaning="the URL of a service that is not Amazon's own"
+    ),
     roleArn=Text(None, meaning="a role to assume"),
-    accessKeyId=Text(None, meaning="default: the environment's credentials, as boto3 finds them"),
-    secretAccessKey=Text(None, meaning="of accessKeyId"),
+    accessKeyId=Text(None, needed_by="secretAccessKey", meaning="default: the environment's credentials, as boto3 finds them"),
+    secretAccessKey=Text(None, needed_by="accessKeyId", meaning="of accessKeyId"),
     sessionToken=Text(None, meaning="of accessKeyId, where it is temporary"),
 )
 _INSTALL: Final = "boto3"
@@ -63,15 +65,6 @@ _THROTTLED: Final = (
 )
 _BUSY: Final = ("TransactionConflict", "TransactionInProgress", "ReplicatedWriteConflict")
 _OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable", "RequestTimeout", "Unavailable")
-
-
-def check_aws(values: Values) -> Iterator[Problem]:
-    """The problems of the address and the credentials."""
-    if (values["accessKeyId"] is None) != (values["secretAccessKey"] is None):
-        missing = "secretAccessKey" if values["secretAccessKey"] is None else "accessKeyId"
-        yield Problem(missing, "missing; accessKeyId and secretAccessKey go together.")
-    if values["endpoint"] is not None and "://" not in values["endpoint"]:
-        yield Problem("endpoint", f'must be a URL such as https://host:port; got "{values["endpoint"]}".')
 
 
 class AwsClient:
@@ -179,7 +172,9 @@ def _config(connector: str, seconds: float) -> Any:
 
 RECORD_OPTIONS: Final = Options(
     {
-        "dataColumn": Text(None, meaning="the data of a record, binary or string; default: the row, by value.format"),
+        "dataColumn": Column(
+            None, TEXT_OR_BINARY, meaning="the data of a record, binary or string; default: the row, by value.format"
+        ),
         "value.format": Choice("json", among=("json",), meaning="the row as text, where no dataColumn is named"),
     }
 )
@@ -188,31 +183,8 @@ RECORD_OPTIONS: Final = Options(
 class RecordSink(BatchingSink):
     """A sink that puts each row as a record of bytes, many to a request."""
 
-    most_records: ClassVar[int] = 500
-    most_bytes: ClassVar[int]
-    """Of a request, as the service has it."""
     most_record_bytes: ClassVar[int]
     """Of a record, unless the user says that the service takes more."""
-    text_columns: ClassVar[Sequence[str]] = ()
-    """Options that name columns of text."""
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_aws(values)
-        for option, most in (("batch.maxRecords", cls.most_records), ("batch.maxBytes", cls.most_bytes)):
-            if values[option] > most:
-                yield Problem(option, f"must be {most} or less, as the service has it; got {values[option]}.")
-
-    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        for option in ("dataColumn", *self.text_columns):
-            column = self.values[option]
-            if column is None:
-                continue
-            if column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-            elif not (is_text(kind := schema.field(column).type) or (option == "dataColumn" and _is_binary(kind))):
-                yield Problem(option, f'names the column "{column}", which is {kind}, and no text.')
 
 
 class AwsWriter(BatchingWriter):
@@ -262,11 +234,3 @@ class RecordWriter(AwsWriter):
 
 _POOL: Final[ClientPool[AwsClient]] = ClientPool(AwsClient.close)
 """Idle clients of this process: making one takes longer than many a task."""
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))

@@ -21,7 +21,7 @@ class FirehoseSink(RecordSink):
     name = "firehose"
     options = (
         AWS_OPTIONS
-        | batching_options(max_records=500, max_bytes="4MB", max_time="100ms")
+        | batching_options(max_records=500, max_bytes="4MB", max_time="100ms", most_records=500, most_bytes=4 << 20)
         | RECORD_OPTIONS
         | Options(
             deliveryStream=Text(REQUIRED, meaning="the delivery stream"),
@@ -29,7 +29,6 @@ class FirehoseSink(RecordSink):
         )
     )
     conditions = "a delivery stream cannot be asked what was put by a batch"
-    most_bytes = 4 << 20
     most_record_bytes = 1000 << 10
 
     def target(self) -> str:

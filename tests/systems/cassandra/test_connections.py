@@ -180,7 +180,7 @@ def test_a_secure_bundle_takes_the_place_of_addresses_and_certificates(tables: T
     source = CassandraSource.of(options)
     assert isinstance(source, CassandraSource)
     assert read(source, SCHEMA) == [{"id": 7}]
-    with pytest.raises(Misconfigured, match="contactPoints   is given beside secureConnectBundle"):
+    with pytest.raises(Misconfigured, match="secureConnectBundle   is given beside contactPoints"):
         CassandraSource.of({**options, "contactPoints": "h"})
     bundle.write_bytes(b"no zip")
     other = CassandraSource.of({**options, "user": "other"})  # a client of its own

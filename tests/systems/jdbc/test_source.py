@@ -159,9 +159,9 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     ("options", "text"),
     [
         ({"dbtable": None}, r"dbtable +missing"),
-        ({"query": "SELECT 1"}, r"query +and dbtable exclude each other"),
+        ({"query": "SELECT 1"}, r"query +is given beside dbtable"),
         ({"dbtable": "a b c"}, r"dbtable +must be a table.*or a query in parentheses"),
-        ({"lowerBound": "1"}, r"(?s)upperBound +missing; lowerBound needs it.*partitionColumn +missing"),
+        ({"lowerBound": "1"}, r"(?s)partitionColumn +missing; lowerBound.*upperBound +missing; lowerBound needs it"),
         ({"fetchsize": "-1"}, "0 or more"),
         ({"timeZone": "Mars"}, "must be a region"),
         ({"customSchema": "id INT"}, r"give \.schema"),

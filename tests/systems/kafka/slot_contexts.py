@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,8 +11,7 @@ import pyarrow as pa
 from connectors.core import Batch
 from connectors.core.batch import Committable
 from connectors.core.ledger import Entry
-from connectors.ground.errors import Problem
-from connectors.ground.options import Values
+from connectors.ground.options import Int, Options
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka.committer import KafkaCommitter
 from connectors.systems.kafka.producer import StagingWriter
@@ -54,9 +53,7 @@ class SlotCommitter(KafkaCommitter):
 class InSlots(KafkaSink):
     """Stages rows as the engine of the kit wants it, and writes them in slots."""
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        return (problem for problem in super().check(values) if problem.option != "slots")
+    options = KafkaSink.options | Options(slots=Int(1))  # without its relations
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> Any:
         return StagingWriter(self, batch, schema)

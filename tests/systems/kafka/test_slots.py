@@ -242,9 +242,9 @@ def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
     ("options", "reason"),
     [
         ({"slots": 2}, "no use with stagingLocation"),
-        ({"slots": 2, "stagingLocation": None, "errors": "deadLetter", "deadLetterPath": "x"}, "errors=fail or skip"),
+        ({"slots": 2, "stagingLocation": None, "errors": "deadLetter", "deadLetterPath": "x"}, "dead letters belong"),
         ({"slots": 31}, "must be 30 or less"),
-        ({"slots": 2, "stagingLocation": None, "transactionalIdPrefix": None}, "has no use without exactly-once"),
+        ({"slots": 2, "stagingLocation": None, "transactionalIdPrefix": None}, "without transactionalIdPrefix"),
     ],
 )
 def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:

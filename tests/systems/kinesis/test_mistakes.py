@@ -82,13 +82,13 @@ def test_a_role_is_assumed(bare: pytest.MonkeyPatch, proxy: FaultProxy, values: 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"streamArn": "arn:aws:kinesis:…"}, r"streamName +and streamArn exclude each other"),
+        ({"streamArn": "arn:aws:kinesis:…"}, r"streamArn +is given beside streamName"),
         ({"startingPosition": "yesterday"}, r'startingPosition +must be LATEST, .*; got "YESTERDAY"'),
         ({"startingPosition": '{"shardId-0": 5}'}, r"startingPosition +must be LATEST, .*JSON object of sequence numbers"),
         ({"startingPosition": "AT_TIMESTAMP"}, r"startingTimestamp +missing"),
         ({"startingTimestamp": "5"}, r"startingTimestamp +has no use without"),
         ({"consumer": "efo"}, r"consumerName +missing"),
-        ({"consumerName": "x"}, r"consumerName +has no use with consumer=polling"),
+        ({"consumerName": "x"}, r"consumerName +has no use without consumer=efo; got consumer=polling"),
         ({"endpoint": "localhost"}, r"endpoint +must be a URL"),
         ({"secretAccessKey": ""}, r"(secretAccessKey|accessKeyId)"),
     ],

@@ -154,12 +154,12 @@ def test_a_stream_that_does_not_exist_is_named(target: PutContext) -> None:
     ("sink", "options", "text"),
     [
         (KinesisSink, {"streamName": "s", "batch.maxRecords": "501"}, r"batch.maxRecords +must be 500 or less"),
-        (KinesisSink, {"streamName": "s", "batch.maxBytes": "11MB"}, r"batch.maxBytes +must be 10485760 or less"),
+        (KinesisSink, {"streamName": "s", "batch.maxBytes": "11MB"}, r"batch.maxBytes +must be 10485760 bytes or less"),
         (KinesisSink, {"streamName": "s", "ordered": "true"}, r"ordered +has no use without partitionKeyColumn"),
         (KinesisSink, {}, r"streamName +missing"),
         (KinesisSink, {"streamName": "s", "guarantee": "exactly-once"}, r"guarantee +.*exactly-once"),
         (FirehoseSink, {}, r"deliveryStream +missing"),
-        (FirehoseSink, {"deliveryStream": "s", "batch.maxBytes": "5MB"}, r"batch.maxBytes +must be 4194304 or less"),
+        (FirehoseSink, {"deliveryStream": "s", "batch.maxBytes": "5MB"}, r"batch.maxBytes +must be 4194304 bytes or less"),
     ],
 )
 def test_wrong_options_are_named(sink: type[Any], options: dict[str, str], text: str) -> None:
@@ -192,7 +192,7 @@ def test_what_no_retry_mends_is_one_error_within_seconds(
 def test_a_column_that_is_not_there_or_no_text_is_named(target: PutContext) -> None:
     with pytest.raises(Misconfigured, match=r'dataColumn +names the column "body", which the rows do not have: data, key'):
         write(KinesisSink, target.options(), numbered(1), dataColumn="body")
-    with pytest.raises(Misconfigured, match=r'partitionKeyColumn +names the column "n", which is int64'):
+    with pytest.raises(Misconfigured, match=r'partitionKeyColumn +must be a column of text; "n" is int64'):
         write(KinesisSink, target.options(), pa.table({"n": [1]}), partitionKeyColumn="n")
 
 

@@ -119,7 +119,7 @@ def test_a_user_of_an_access_list_writes_what_it_may(tmp_path: Path) -> None:
     ("url", "text"),
     [
         ("redis+sentinel://localhost:26379", r"url +must name the sentinels' service"),
-        ("sentinel://localhost", r"url +must begin with one of redis://"),
+        ("sentinel://localhost", r"url +must be an address that begins with one of redis://"),
     ],
 )
 def test_a_wrong_address_is_named(url: str, text: str) -> None:

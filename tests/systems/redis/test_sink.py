@@ -337,7 +337,7 @@ def test_a_row_for_a_key_of_another_type_is_bad_in_a_transaction_too(target: Red
         ({"multi": "true", "guarantee": "exactly-once"}, r"multi +has no use with guarantee=exactly-once"),
         ({"key": "a:{"}, r"key +must be text with columns in braces"),
         ({"key": "a:{}"}, r"key +must be text with columns in braces"),
-        ({"command": "set", "field": "x"}, r"field +has no use with command=set"),
+        ({"command": "set", "field": "x"}, r"field +has no use without command=hset; got command=set"),
         ({"command": "zadd"}, r"scoreColumn +missing"),
         ({"command": "publish", "expire": "5"}, r"expire +has no use with command=publish"),
         ({"host": "localhost"}, r"url +is given beside host"),

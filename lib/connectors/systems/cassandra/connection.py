@@ -15,25 +15,39 @@ from ...ground.state import digest, dumps
 from .pages import Page, page_handler
 
 NAME: Final = "connectors.cassandra"
+_OF_BUNDLE: Final = "secureConnectBundle: it brings its own"
 CONNECTION: Final = Options(
     {
-        "contactPoints": Names((), meaning="nodes to ask for the others: host, or host:port; the port is 9042 by default"),
-        "localDatacenter": Text(None, meaning="the datacenter to talk to; default: that of the contact points"),
+        "contactPoints": Names(
+            (), alternatives=("secureConnectBundle",),
+            meaning="nodes to ask for the others: host, or host:port; the port is 9042 by default",
+        ),
+        "localDatacenter": Text(
+            None, excludes=_OF_BUNDLE, meaning="the datacenter to talk to; default: that of the contact points"
+        ),
         "secureConnectBundle": Text(None, meaning="in place of contactPoints: the path of a secure bundle, as Astra gives it"),
         "keyspace": Text(None, meaning="the keyspace"),
-        "user": Text(None, meaning="the login, where the cluster wants one; of Astra the client id, or token"),
-        "password": Text(None, meaning="its password; of Astra the client secret, or the token"),
+        "user": Text(
+            None, needed_by="password", meaning="the login, where the cluster wants one; of Astra the client id, or token"
+        ),
+        "password": Text(None, needed_by="user", meaning="its password; of Astra the client secret, or the token"),
         "tls": Choice("false", among=("true", "false"), meaning="connect by TLS; set by the options that follow"),
-        "caCert": Text(None, meaning="path of the certificates of the authorities (PEM); default: those of the system"),
-        "clientCert": Text(None, meaning="path of a certificate that shows who the client is (PEM)"),
-        "clientKey": Text(None, meaning="path of its private key (PEM); default: it is in clientCert"),
+        "caCert": Text(
+            None, excludes=_OF_BUNDLE,
+            meaning="path of the certificates of the authorities (PEM); default: those of the system",
+        ),
+        "clientCert": Text(
+            None, needed_by="clientKey: its certificate", excludes=_OF_BUNDLE,
+            meaning="path of a certificate that shows who the client is (PEM)",
+        ),
+        "clientKey": Text(None, excludes=_OF_BUNDLE, meaning="path of its private key (PEM); default: it is in clientCert"),
         "verifyHostname": Choice("true", among=("true", "false"), meaning="TLS: the certificate must have the node's name"),
         "consistency": Choice(
             "LOCAL_QUORUM",
             among=("ANY", "ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE"),
             meaning="how many replicas must answer",
         ),
-        "request.timeout": Duration(30.0, meaning="of one request"),
+        "request.timeout": Duration(30.0, at_least="1ms", meaning="of one request"),
     }
 )
 _INSTALL: Final = "cassandra-driver"
@@ -46,19 +60,9 @@ _FILES: Final = ("secureConnectBundle", "caCert", "clientCert", "clientKey")
 
 def check_connection(values: Values) -> Iterator[Problem]:
     """The problems of the address and its security."""
-    bundle = values["secureConnectBundle"]
-    if not values["contactPoints"] and bundle is None:
-        yield Problem("contactPoints", "missing; name a node or two of the cluster (host:port), or give secureConnectBundle.")
-    for option in ("contactPoints", "localDatacenter", "caCert", "clientCert", "clientKey"):
-        if bundle is not None and values.is_set(option):
-            yield Problem(option, "is given beside secureConnectBundle, which brings it.")
     for point in values["contactPoints"]:
         if not _address(point)[1]:
             yield Problem("contactPoints", f'must be hosts, or host:port; got "{point}".')
-    if (values["user"] is None) != (values["password"] is None):
-        yield Problem("password" if values["password"] is None else "user", "missing; a login has user and password.")
-    if values["clientKey"] is not None and values["clientCert"] is None:
-        yield Problem("clientCert", "missing; clientKey is the key of a certificate.")
     for option in _FILES:
         if values[option] is not None and not Path(values[option]).is_file():
             yield Problem(option, f'names the file "{values[option]}", which is not here.')

@@ -20,16 +20,17 @@ from ...core import (
     Int,
     Options,
     Poison,
-    Problem,
     Text,
     Transient,
     Values,
 )
+from ...ground.columns import BOOLEAN, Column, ColumnType
 from ...ground.retry import Contact, RetrySettings
 from .connection import CONNECTION, check_connection, give_back, shared_client, take_client
 from .writing import Group, Statements, Write
 
-_LONGEST_TTL: Final = 630_720_000
+_TIME: Final = ColumnType("a timestamp, or microseconds as a long", types.is_timestamp, types.is_int64)
+_INSERTS: Final = "ifNotExists: a lightweight transaction has a time of its own, and only inserts"
 _TASK_TIME: Final = 100
 """Microseconds between the first rows of two tasks. Spark starts a task in more time than that, and a row takes a task more
 than a microsecond: the times of a batch are over before it ends, and so before the next one begins."""
@@ -67,15 +68,22 @@ class CassandraSink(BatchingSink):
         | batching_options(max_records=100, max_bytes="1MB", max_time="100ms")
         | Options(
             {
+                "keyspace": Text(REQUIRED, meaning="the keyspace"),
                 "table": Text(REQUIRED, meaning="the table, in its own case"),
                 "batch.maxInFlight": Int(8, at_least=1, meaning="requests of a task, of batch.maxRecords rows each, under way"),
-                "ttl": Duration(None, meaning="rows expire after so long; default: as the table says"),
-                "orderColumn": Text(
+                "ttl": Duration(
+                    None, at_least="1s", at_most="7300 days", meaning="rows expire after so long; default: as the table says"
+                ),
+                "orderColumn": Column(
                     None,
+                    _TIME,
+                    excludes=_INSERTS,
                     meaning="the time of writing, a timestamp or microseconds: a row of an older time never wins; default: "
                     "the time at which the driver began the batch",
                 ),
-                "deleteColumn": Text(None, meaning="a boolean column: true deletes the row of the key"),
+                "deleteColumn": Column(
+                    None, BOOLEAN, excludes=_INSERTS, meaning="a boolean column: true deletes the row of the key"
+                ),
                 "ignoreNulls": Flag(False, meaning="a null leaves the value as it is, in place of deleting it"),
                 "ifNotExists": Flag(False, meaning="write only rows whose key is not there, by lightweight transactions: slow"),
             },
@@ -89,18 +97,7 @@ class CassandraSink(BatchingSink):
         "that are not frozen are at-least-once"
     )
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_connection(values)
-        if values["keyspace"] is None:
-            yield Problem("keyspace", "missing; give the keyspace of the table.")
-        for option in ("orderColumn", "deleteColumn"):
-            if values["ifNotExists"] and values[option] is not None:
-                text = "has no use with ifNotExists: a lightweight transaction has a time of its own, and only inserts."
-                yield Problem(option, text)
-        if values["ttl"] is not None and not 1 <= values["ttl"] <= _LONGEST_TTL:
-            yield Problem("ttl", "must be a second to 20 years, as Cassandra has it.")
+    check = staticmethod(check_connection)
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -114,17 +111,6 @@ class CassandraSink(BatchingSink):
         values = self.values
         place = ",".join(values["contactPoints"]) or values["secureConnectBundle"]
         return f"{place}/{values['keyspace']}.{values['table']}"
-
-    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        for option in ("orderColumn", "deleteColumn"):
-            column = self.values[option]
-            if column is not None and column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        delete, time = self.values["deleteColumn"], self.values["orderColumn"]
-        if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
-            yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
-        if time in schema.names and not (types.is_timestamp(kind := schema.field(time).type) or types.is_int64(kind)):
-            yield Problem("orderColumn", f'must be a timestamp, or microseconds as a long; "{time}" is {kind}.')
 
     def check_target(self, schema: pa.Schema) -> None:
         with shared_client(self.values, knows_replicas=True) as client:

@@ -43,6 +43,7 @@ from .tables import Extra, Selection, Table, extras, parsed_query, selection
 
 _log = logging.getLogger("connectors")
 _WITHOUT_ESTIMATE: Final = 2
+_OF_QUERY: Final = "query: it says that already"
 _TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
 
@@ -66,16 +67,21 @@ class CassandraSource(Source):
     conditions = "a batch; the table does not change meanwhile, else a row is read before or after its change"
     options = CONNECTION | Options(
         {
-            "table": Text(None, meaning="the table, in its own case"),
+            "table": Text(None, alternatives=("query",), meaning="the table, in its own case"),
             "query": Text(None, meaning="in place of table: a SELECT without aggregates, ORDER BY, LIMIT and partition keys"),
-            "columns": Names((), meaning="the columns that are read; default: those of .schema(…), else all"),
-            "ttlOf": Names((), meaning="columns whose seconds to live are columns too, called <name>_ttl"),
-            "writetimeOf": Names((), meaning="columns whose time of writing is a column too, called <name>_writetime"),
+            "columns": Names(
+                (), excludes=_OF_QUERY, meaning="the columns that are read; default: those of .schema(…), else all"
+            ),
+            "ttlOf": Names((), excludes=_OF_QUERY, meaning="columns whose seconds to live are columns too, called <name>_ttl"),
+            "writetimeOf": Names(
+                (), excludes=_OF_QUERY, meaning="columns whose time of writing is a column too, called <name>_writetime"
+            ),
             "maxSplitMemorySize": Size(
                 64 << 20, at_least=SMALLEST_SPLIT, meaning="a range of tokens has about so many bytes at most"
             ),
             "pushFilters": Flag(
                 False,
+                excludes=_OF_QUERY,
                 meaning="with spark.sql.python.filterPushdown.enabled: filters on keys are Cassandra's. Only for a DataFrame "
                 "that is used once: Spark 4.2 keeps what it has pushed for one query for the others on the same DataFrame",
             ),
@@ -89,13 +95,8 @@ class CassandraSource(Source):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_connection(values)
-        if values["query"] is None:
-            for option in ("table", "keyspace"):
-                if values[option] is None:
-                    yield Problem(option, f"missing; give {option}, or a query.")
-        for option in ("table", "columns", "ttlOf", "writetimeOf", "pushFilters"):
-            if values["query"] is not None and values[option]:
-                yield Problem(option, "is given beside query, which says it already.")
+        if values["query"] is None and values["keyspace"] is None:
+            yield Problem("keyspace", "missing; give keyspace, or a query.")
         if values["consistency"] in ("ANY", "EACH_QUORUM"):
             yield Problem("consistency", f"{values['consistency']} is for writing only.")
 

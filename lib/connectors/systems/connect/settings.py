@@ -8,7 +8,6 @@ from typing import Any, Final
 from ...connect.host import ConnectorSettings
 from ...core import REQUIRED, Int, Json, Names, Options, Problem, Text
 from ...ground.options import Duration, Values
-from ...storage.location import check_location
 
 CONNECT_OPTIONS: Final = Options(
     {
@@ -48,10 +47,8 @@ def config_problems(values: Values) -> Iterator[Problem]:
 
 def letter_problems(values: Values) -> Iterator[Problem]:
     """The problems of ``deadLetterPath``."""
-    if values["deadLetterPath"]:
-        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
-        if values["config"].get("errors.tolerance", "none") != "all":
-            yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
+    if values["deadLetterPath"] and values["config"].get("errors.tolerance", "none") != "all":
+        yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
 
 
 def topic_problems(values: Values) -> Iterator[Problem]:

@@ -14,14 +14,14 @@ from ...connect.dead_letters import letter_fields
 from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask
 from ...connect.hosts import sink_host
 from ...connect.plugins import OwnClasses, connector_class
-from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
+from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter
 from ...core.dead_letters import Rejects, SinkLetters
 from ...ground.clients import ClientPool
 from ...ground.errors import Fatal
 from ...ground.options import Choice, Json, Values
 from ...ground.state import digest, dumps
 from ...storage.base import Storage
-from ...storage.location import storage_of
+from ...storage.location import Location, storage_of
 from .dead_letter_topic import DeadLetterTopic
 from .placed_letters import PlacedLetters
 from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of, topic_problems
@@ -55,7 +55,7 @@ class ConnectSink(FrameSink):
 
     name = "connect"
     options = CONNECT_OPTIONS | Options(
-        deadLetterPath=Text(None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"),
+        deadLetterPath=Location(None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys for deadLetterPath; or objects of them by location"),
         offsets=Choice(
             "spark",

@@ -39,7 +39,7 @@ from ...ground.errors import ConnectorError, Fatal, Transient
 from ...ground.options import Values
 from ...ground.state import digest, dumps, versioned
 from ...storage.base import Storage
-from ...storage.location import storage_of
+from ...storage.location import Location, storage_of
 from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
 from .unpack import UNPACKED, UnpackEmitter, unpack_problems
 
@@ -82,13 +82,16 @@ class ConnectSource(EpochLogSource):
     )
     options = CONNECT_OPTIONS | Options(
         {
-            "deadLetterPath": Text(
+            "deadLetterPath": Location(
                 None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"
             ),
             "value.unpack": Flag(
                 False, meaning="the columns are those of the value, which a JsonConverter has written"
             ),
-            "schema": Text(None, meaning="value.unpack: these columns, as SQL text"),
+            "schema": Text(
+                None, only_with="value.unpack", needed_by='value.unpack: the columns, such as "id long, name string"',
+                meaning="these columns, as SQL text",
+            ),
         }
     )
     conditions = "the connector's offsets say where to go on"

@@ -45,12 +45,8 @@ class UnpackEmitter(RecordEmitter):
 def unpack_problems(values: Values) -> Iterator[Problem]:
     """The problems of ``value.unpack`` and ``schema``."""
     if not values["value.unpack"]:
-        if values["schema"]:
-            yield Problem("schema", "has no use without value.unpack=true.")
         return
-    if not values["schema"]:
-        yield Problem("schema", 'missing; value.unpack needs the columns, such as "id long, name string".')
-    else:
+    if values["schema"]:
         yield from (Problem("schema", f"{wrong}.") for wrong in wrong_columns(values["schema"]))
     if values["config"].get("value.converter") not in _JSON:
         yield Problem("value.unpack", "needs JsonConverter as value.converter.")

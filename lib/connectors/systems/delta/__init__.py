@@ -29,7 +29,7 @@ from ...core import (
 )
 from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, is_stream
 from ...formats.base import quoted
-from ...ground.options import Json, Values
+from ...ground.options import Json
 from ...storage.location import check_location, storage_of
 
 if TYPE_CHECKING:
@@ -54,19 +54,14 @@ _MISSING: Final = (
 """The conditions of Spark's errors that say: there is no such table."""
 
 TABLE: Final = Options(
-    path=Text(None, meaning="the folder of the table; the first batch creates it"),
-    table=Text(None, meaning="the name of the table, in place of path"),
+    path=Text(None, alternatives=("table",), meaning="the folder of the table; the first batch creates it"),
+    table=Text(None, meaning="the name of the table"),
 )
 """The table of a sink, by one of two options."""
 
 
 class TableSink(Sink):
     """The base of sinks that write one Delta table, by ``foreach_batch`` alone."""
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        if (values["path"] is None) == (values["table"] is None):
-            yield Problem("path", "give either path or table, and only one of them.")
 
     def target(self) -> str:
         return str(self.values["path"] or self.values["table"])

@@ -76,7 +76,10 @@ class DeltaTables(Sink):
         operation=Choice(
             None, among=("append", "upsert", "replace"), meaning="upsert where there are keys, else append"
         ),
-        keyColumns=Json(None, dict, meaning='lists of columns by table: {"orders": ["id"]}'),
+        keyColumns=Json(
+            None, dict, needed_by='operation=upsert: them by table: {"orders": ["id"]}', excludes="operation=append|replace",
+            meaning='lists of columns by table: {"orders": ["id"]}',
+        ),
     )
     conditions = (
         "foreach_batch only; rows of a stream of tables with includeSchema; with keys, on Spark Connect or serverless compute, "
@@ -85,12 +88,7 @@ class DeltaTables(Sink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        operation, keys = values["operation"], values["keyColumns"]
-        if operation == "upsert" and not keys:
-            yield Problem("keyColumns", 'missing; operation=upsert needs them by table: {"orders": ["id"]}.')
-        if keys and operation in ("append", "replace"):
-            yield Problem("keyColumns", f"has no use with operation={operation}.")
-        if not all(_is_names(columns) for columns in (keys or {}).values()):
+        if not all(_is_names(columns) for columns in (values["keyColumns"] or {}).values()):
             yield Problem("keyColumns", 'must be lists of columns by table: {"orders": ["id"]}.')
 
     def target(self) -> str:

@@ -17,7 +17,6 @@ from ...core import (
     Fatal,
     Guarantee,
     Misconfigured,
-    Names,
     Options,
     Poison,
     Problem,
@@ -29,14 +28,20 @@ from ...core import (
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
-from ...storage import storage_of
-from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client, check_aws
+from ...ground.columns import BOOLEAN, Column, Columns, ColumnType
+from ...storage.location import Location, storage_of
+from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client
 from .items import MOST_DEPTH, depth_of, size_of, supported
 from .ledger import ItemLedger, contents
 from .transactions import MOST_ROWS, StagingWriter, TransactionCommitter
 from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write
 
-_MOST, _MOST_BYTES = 25, 16 << 20
+_MOST = 25
+"""Items of a request, as the service has it."""
+_EXACTLY_ONCE: Final = "guarantee=exactly-once"
+_ORDER: Final = ColumnType(
+    "a column of numbers, times or text", lambda kind: not (types.is_nested(kind) or types.is_boolean(kind))
+)
 SCHEME: Final = "dynamodb://"
 """The beginning of an address of the service, where a command takes several kinds of addresses."""
 
@@ -61,16 +66,19 @@ class DynamoDbSink(BatchingSink):
     name = "dynamodb"
     options = (
         AWS_OPTIONS
-        | batching_options(max_records=_MOST, max_bytes="16MB", max_time="100ms")
+        | batching_options(max_records=_MOST, max_bytes="16MB", max_time="100ms", most_records=_MOST, most_bytes=16 << 20)
         | Options(
             alias={"versionColumn": "orderColumn"},
             table=Text(REQUIRED, meaning="the table"),
-            keyColumns=Names((), meaning="the columns of the table's key; default: the table is asked"),
-            orderColumn=Text(None, meaning="a number or text that grows: an older row never replaces a newer one"),
-            deleteColumn=Text(None, meaning="a boolean column, not written: true deletes the item of the row's key"),
-            ledgerTable=Text("connectors_ledger", meaning="exactly-once: the table of the ledger, made if there is none"),
-            stagingLocation=Text(
-                None, meaning="exactly-once: a folder that driver and tasks share; a stream by format has one in its checkpoint"
+            keyColumns=Columns((), meaning="the columns of the table's key; default: the table is asked"),
+            orderColumn=Column(None, _ORDER, meaning="a number or text that grows: an older row never replaces a newer one"),
+            deleteColumn=Column(None, BOOLEAN, meaning="a boolean column, not written: true deletes the item of the row's key"),
+            ledgerTable=Text(
+                "connectors_ledger", only_with=_EXACTLY_ONCE, meaning="the table of the ledger, made if there is none"
+            ),
+            stagingLocation=Location(
+                None, only_with=_EXACTLY_ONCE,
+                meaning="a folder that driver and tasks share; a stream by format has one in its checkpoint",
             ),
             stagingRetention=RETENTION,
         )
@@ -83,18 +91,9 @@ class DynamoDbSink(BatchingSink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_aws(values)
         if values["orderColumn"] is not None and values.is_set("batch.maxRecords") and values["batch.maxRecords"] > 1:
             yield Problem("batch.maxRecords", "has no use with orderColumn, which makes a request of each row.")
-        for option, most in (("batch.maxRecords", _MOST), ("batch.maxBytes", _MOST_BYTES)):
-            if values[option] > most:
-                yield Problem(option, f"must be {most} or less, as the service has it; got {values[option]}.")
-        if values["guarantee"] != Guarantee.EXACTLY_ONCE.value:
-            for option in ("ledgerTable", "stagingLocation"):
-                if values.is_set(option):
-                    yield Problem(option, "has no use without guarantee=exactly-once.")
-        elif values.is_set("batch.maxRecords"):
+        if values["guarantee"] == Guarantee.EXACTLY_ONCE.value and values.is_set("batch.maxRecords"):
             yield Problem("batch.maxRecords", f"has no use with guarantee=exactly-once: a transaction has {MOST_ROWS} rows.")
         if len(values["keyColumns"]) > 2:
             yield Problem("keyColumns", f"must be one or two, as a table's key has; got {', '.join(values['keyColumns'])}.")
@@ -106,20 +105,8 @@ class DynamoDbSink(BatchingSink):
         return f"{self.values['endpoint'] or self.values['region'] or ''}/{self.values['table']}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        values = self.values
-        named = [("keyColumns", column) for column in values["keyColumns"]]
-        named += [(option, values[option]) for option in ("orderColumn", "deleteColumn") if values[option] is not None]
-        for option, column in named:
-            if column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        delete = values["deleteColumn"]
-        if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
-            yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
-        version = values["orderColumn"]
-        if version in schema.names and (types.is_nested(kind := schema.field(version).type) or types.is_boolean(kind)):
-            yield Problem("orderColumn", f'must be a column of numbers, times or text; "{version}" is {kind}.')
         for field in schema:
-            if field.name != delete and not supported(field.type):
+            if field.name != self.values["deleteColumn"] and not supported(field.type):
                 yield Problem("table", f'takes no column of {field.type}, which "{field.name}" is; cast it.')
             elif (depth := depth_of(field.type)) > MOST_DEPTH:
                 text = f'takes {MOST_DEPTH} levels of lists and maps, and the column "{field.name}" has {depth}'
@@ -163,7 +150,8 @@ class DynamoDbSink(BatchingSink):
             return None
         region = target.removeprefix(SCHEME).strip("/")
         address = {"region": region} if region else {}
-        values = cls.known_options().parse(NAME, {**address, "table": "any", **options}, check_aws)
+        needed = {"table": "any", "guarantee": Guarantee.EXACTLY_ONCE.value, **address}
+        values = cls.known_options().parse(NAME, {**needed, **options})
         with aws_client(NAME, "dynamodb", values) as client:
             return contents(client, values["ledgerTable"])
 

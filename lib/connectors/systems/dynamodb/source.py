@@ -10,10 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.types as types
 
-from ...core import REQUIRED, Fatal, Flag, Int, Misconfigured, Options, Problem, Source, SplitReader, Text, Values
+from ...core import REQUIRED, Fatal, Flag, Int, Misconfigured, Options, Problem, Source, SplitReader, Text
 from ...core.simple import OnceEnumerator, Share
 from ...formats.json import columns_of, reader
-from ..aws import AWS_OPTIONS, AwsClient, check_aws
+from ..aws import AWS_OPTIONS, AwsClient
 from .items import Attribute, value_of
 
 _NAME: Final = "connectors.dynamodb"
@@ -37,15 +37,9 @@ class DynamoDbSource(Source):
     conditions = "a batch; the table does not change meanwhile, else an item is read before or after its change"
     options = AWS_OPTIONS | Options(
         table=Text(REQUIRED, meaning="the table"),
-        segments=Int(None, at_least=1, at_most=1_000_000, meaning="the same as numPartitions: segments of the scan"),
+        segments=Int(None, 1, 1_000_000, excludes="numPartitions", meaning="the same as numPartitions: segments of the scan"),
         consistentRead=Flag(False, meaning="read what was written just before, at twice the price"),
     )
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_aws(values)
-        if values["segments"] and values["numPartitions"]:
-            yield Problem("segments", "is given beside numPartitions, which means the same; give one of them.")
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]

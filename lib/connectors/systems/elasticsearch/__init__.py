@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.types as types
 
 from ...batching import BatchingSink, batching_options
-from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Text, Values
+from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Values
+from ...ground.columns import Column, ColumnType
 from .client import CONNECTION, check_connection
-from .documents import IndexName
+from .documents import IndexName, IndexTemplate
 from .source import ElasticsearchSource
-from .writer import BulkWriter, wrong_columns
+from .writer import BulkWriter
 
 __all__ = ["ElasticsearchSink", "ElasticsearchSource"]
 
 _NEED_ID = ("update", "upsert", "delete")
+_VERSION = ColumnType("a column of whole numbers or timestamps", types.is_integer, types.is_timestamp)
 
 
 class ElasticsearchSink(BatchingSink):
@@ -37,20 +40,27 @@ class ElasticsearchSink(BatchingSink):
         | batching_options(max_records=1000, max_bytes="5MB", max_time="5s")
         | Options(
             {
-                "index": Text(
-                    REQUIRED,
-                    meaning="a name; with dates in UTC or columns in it: logs-{timestamp|yyyy-MM-dd}, {column}",
+                "index": IndexTemplate(
+                    REQUIRED, meaning="a name; with dates in UTC or columns in it: logs-{timestamp|yyyy-MM-dd}, {column}"
                 ),
                 "operation": Choice(
                     "index",
                     among=("index", "create", *_NEED_ID),
                     meaning="index replaces a document, create only adds one, update and upsert change its fields",
                 ),
-                "idColumn": Text(None, meaning="the document's id; makes the sink idempotent"),
-                "orderColumn": Text(
-                    None, meaning="whole numbers or timestamps; an older row never replaces a newer document"
+                "idColumn": Column(
+                    None,
+                    needed_by=(
+                        f"operation={'|'.join(_NEED_ID)}: the column that names the document",
+                        "orderColumn: the document whose versions it compares",
+                    ),
+                    meaning="the document's id; makes the sink idempotent",
                 ),
-                "routingColumn": Text(None, meaning="the routing of a document"),
+                "orderColumn": Column(
+                    None, _VERSION, only_with="operation=index|delete: the server keeps versions of whole documents",
+                    meaning="whole numbers or timestamps; an older row never replaces a newer document",
+                ),
+                "routingColumn": Column(None, meaning="the routing of a document"),
             },
             alias={"versionColumn": "orderColumn"},
         )
@@ -58,22 +68,7 @@ class ElasticsearchSink(BatchingSink):
     promise = Guarantee.IDEMPOTENT
     conditions = "idColumn names the document of a row; at-least-once without"
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_connection(values)
-        try:
-            IndexName.of(values["index"])
-        except ValueError as wrong:
-            yield Problem("index", f"must be {wrong}.")
-        operation = values["operation"]
-        if operation in _NEED_ID and not values["idColumn"]:
-            yield Problem("idColumn", f"missing; operation={operation} needs the column that names the document.")
-        if values["orderColumn"] and operation not in ("index", "delete"):
-            text = f"works with operation=index and delete, not with {operation}: the server keeps versions of whole documents."
-            yield Problem("orderColumn", text)
-        if values["orderColumn"] and not values["idColumn"]:
-            yield Problem("idColumn", "missing; orderColumn compares the versions of one document.")
+    check = staticmethod(check_connection)
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -85,7 +80,10 @@ class ElasticsearchSink(BatchingSink):
         return f"{','.join(sorted(self.values['hosts']))}/{self.values['index']}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        yield from wrong_columns(self.values, schema)
+        for part in IndexName.of(self.values["index"]).columns():
+            kind = schema.field(part.column).type if part.pattern and part.column in schema.names else pa.date32()
+            if not (types.is_timestamp(kind) or types.is_date(kind)):
+                yield Problem("index", f'has a date pattern for "{part.column}", which is {kind}, not a timestamp or date.')
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> BulkWriter:
         self.refuse_frame(schema, placed=False)

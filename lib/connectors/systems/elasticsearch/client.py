@@ -17,9 +17,9 @@ from ...ground.clients import client_library
 CONNECTION = Options(
     {
         "hosts": Names(REQUIRED, meaning="URLs with scheme and port; the next one is asked when one does not answer"),
-        "user": Text(None, meaning="the login"),
-        "password": Text(None, meaning="its password"),
-        "apiKey": Text(None, meaning="encoded, as in the header ApiKey"),
+        "user": Text(None, needed_by="password", meaning="the login"),
+        "password": Text(None, needed_by="user", meaning="its password"),
+        "apiKey": Text(None, excludes="user", meaning="encoded, as in the header ApiKey"),
         "caCert": Text(None, meaning="a file with the certificate of the authority"),
     }
 )
@@ -37,11 +37,6 @@ def check_connection(values: Values) -> Iterator[Problem]:
             yield Problem("hosts", "must not hold a password; give it by the options user and password.")
         elif path:
             yield Problem("index", f'names the index, not the path of a host; got "{path}" in hosts.')
-    if (values["user"] is None) != (values["password"] is None):
-        missing = "user" if values["user"] is None else "password"
-        yield Problem(missing, "missing; user and password go together.")
-    if values["apiKey"] and values["user"]:
-        yield Problem("apiKey", "is given beside user and password; give one of them.")
     if values["caCert"] and any(scheme == "http" for scheme, *_ in urls):
         yield Problem("caCert", "has no use with http hosts; write https://.")
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...formats.base import quoted
+from ...ground.options import Text
 
 _TYPES: Final = {
     **dict.fromkeys(("keyword", "text", "constant_keyword", "wildcard", "match_only_text", "ip", "version"), "string"),
@@ -101,6 +102,17 @@ class IndexName:
         """The name for each row; null where a column of it is null."""
         columns = [_texts(rows.column(part.column), part.pattern) if part.column else part.text for part in self.parts]
         return list(pc.binary_join_element_wise(*columns, "", null_handling="emit_null").to_pylist())
+
+
+class IndexTemplate(Text):
+    """An option for an :class:`IndexName`."""
+
+    def parse(self, text: str) -> str:
+        IndexName.of(text)
+        return text
+
+    def columns(self, value: Any) -> Sequence[str]:
+        return [part.column for part in IndexName.of(value).columns()]
 
 
 def _texts(column: pa.Array, pattern: str) -> pa.Array:

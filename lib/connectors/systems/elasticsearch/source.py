@@ -41,7 +41,6 @@ from ...core import (
     SplitReader,
     Text,
     Transient,
-    Values,
 )
 from ...core.planning import even_ranges, fair_shares
 from ...formats.base import fields_of, quoted
@@ -97,19 +96,15 @@ class ElasticsearchSource(Source):
             "index": Text(REQUIRED, meaning="a name, an alias, a pattern, or a list of them"),
             "query": Json(None, meaning="a query clause; default: all documents"),
             "idColumn": Text(None, meaning="a column of this name gets the document's id"),
-            "slices": Int(None, at_least=1, meaning="the same as numPartitions"),
+            "slices": Int(None, at_least=1, excludes="numPartitions", meaning="the same as numPartitions"),
             "pageSize": Int(5000, at_least=1, at_most=10_000, meaning="documents of a request"),
             "failOnDataLoss": Flag(True, meaning="a stream's index that is deleted or made anew is an error"),
             "keepAlive": Duration(600.0, meaning="how long a batch read's points in time outlive its last task"),
-            "request.timeout": Duration(30.0, meaning="of one request"),
+            "request.timeout": Duration(30.0, at_least="1ms", meaning="of one request"),
         }
     )
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_connection(values)
-        if values["slices"] and values["numPartitions"]:
-            yield Problem("slices", "is given beside numPartitions, which means the same; give one of them.")
+    check = staticmethod(check_connection)
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]

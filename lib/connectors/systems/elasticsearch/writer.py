@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
-from ...core import Batch, Fatal, Poison, Problem, Transient, Values
+from ...core import Batch, Fatal, Poison, Transient
 from ...formats.documents import documents
 from ...formats.text import text_of
 from .client import NDJSON, SearchClient
@@ -148,28 +148,3 @@ def _versions(column: pa.Array) -> list[int | None]:
     if types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     return list(column.to_pylist())
-
-
-def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
-    """Every option that names a column that rows of ``schema`` do not have, or else one of a kind that will not do."""
-    index = IndexName.of(values["index"])
-    named = [(option, values[option]) for option in ("idColumn", "orderColumn", "routingColumn")]
-    named += [("index", part.column) for part in index.columns()]
-    problems = [
-        Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        for option, column in named
-        if column and column not in schema.names
-    ]
-    if problems:
-        yield from problems
-    else:
-        yield from _wrong_kinds(values["orderColumn"], index, {name: schema.field(name).type for _, name in named if name})
-
-
-def _wrong_kinds(version: str | None, index: IndexName, kinds: dict[str, pa.DataType]) -> Iterator[Problem]:
-    if version and not (types.is_integer(kinds[version]) or types.is_timestamp(kinds[version])):
-        yield Problem("orderColumn", f'must be a column of whole numbers or timestamps; "{version}" is {kinds[version]}.')
-    for part in index.columns():
-        kind = kinds[part.column]
-        if part.pattern and not (types.is_timestamp(kind) or types.is_date(kind)):
-            yield Problem("index", f'has a date pattern for "{part.column}", which is {kind}, not a timestamp or date.')

@@ -92,8 +92,12 @@ class FilesSink(HidingSink):
             "path": Text(REQUIRED, meaning="the folder that readers read: local, a mount, s3:// or hdfs://"),
             "fileFormat": Choice("parquet", among=FORMATS, meaning="the format of the files"),
             "partitionBy": Names((), meaning="columns that become folders, as Spark's partitionBy"),
-            "bucket": Text(None, meaning="folders by time: a date-time pattern such as 'year='yyyy/'month='MM"),
-            "bucket.timeColumn": Text(None, meaning="the column whose time decides the bucket"),
+            "bucket": Text(
+                None, excludes="partitionBy", meaning="folders by time: a date-time pattern such as 'year='yyyy/'month='MM"
+            ),
+            "bucket.timeColumn": Text(
+                None, needed_by="bucket: the column whose time decides", meaning="the column whose time decides the bucket"
+            ),
             "bucket.timeZone": Text("UTC", meaning="a region or an offset; a time without a zone is taken as it is"),
             "rolling": Choice(
                 "onBatch",
@@ -130,10 +134,6 @@ class FilesSink(HidingSink):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_target(values["path"], values["storageOptions"])
-        if values["bucket"] and values["partitionBy"]:
-            yield Problem("bucket", "cannot go with partitionBy; give one of them.")
-        if values["bucket"] and not values["bucket.timeColumn"]:
-            yield Problem("bucket.timeColumn", "missing; bucket needs the column whose time decides.")
         if values["bucket"] and values["bucket"].count("'") % 2:
             yield Problem("bucket", f"""has a ' that is not closed: {values["bucket"]}""")
         if values["bucket"] and not _is_zone(values["bucket.timeZone"]):

@@ -33,13 +33,11 @@ from ...core import (
     Split,
     SplitEnumerator,
     SplitReader,
-    Text,
     Transient,
 )
-from ...ground.options import Values
 from ...ground.state import digest
-from ...storage import check_location, is_hidden, is_local, local_path, storage_of
-from ...storage.location import without_user
+from ...storage import is_hidden, is_local, local_path, storage_of
+from ...storage.location import Location, without_user
 from .folders import FORMATS, NULL
 from .reader import conformed, read_file, schema_of, sql_columns
 
@@ -168,8 +166,9 @@ class FilesSource(Source):
     name = "files"
     limits = ("files", "bytes")
     options = Options(
-        path=Text(
-            REQUIRED, meaning="a file, a folder or a glob: local, s3://, hdfs:// by WebHDFS, whatever fsspec knows"
+        path=Location(
+            REQUIRED, write=False, sole=True,
+            meaning="a file, a folder or a glob: local, s3://, hdfs:// by WebHDFS, whatever fsspec knows"
         ),
         fileFormat=Choice("parquet", among=FORMATS, meaning="the format of the files"),
         recursiveFileLookup=Flag(False, meaning="also the files of folders in the folder"),
@@ -183,10 +182,6 @@ class FilesSource(Source):
         "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change and before 10,000 "
         "newer ones are read"
     )
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_location("path", values["path"], values["storageOptions"], write=False, sole=True)
 
     @property
     def schema(self) -> str:  # type: ignore[override]

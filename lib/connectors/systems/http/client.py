@@ -42,7 +42,10 @@ CONNECTION: Final = Options(
         '{"type": "oauth2", "tokenUrl": …, "clientId": …, "clientSecret": …, "scope": …}; secret',
     ),
     caCert=Text(None, meaning="a file with the certificate of the authority"),
-    clientCert=Text(None, meaning="a file with the certificate that the server asks for, and its key unless clientKey has it"),
+    clientCert=Text(
+        None, needed_by="clientKey: its certificate",
+        meaning="a file with the certificate that the server asks for, and its key unless clientKey has it",
+    ),
     clientKey=Text(None, meaning="a file with the key of clientCert"),
 )
 _LOGINS: Final[Mapping[str, Options]] = {
@@ -83,8 +86,6 @@ def check_http(values: Values) -> Iterator[Problem]:
         yield from _check_login(values["auth"])
         if any(name.lower() == "authorization" for name in values["headers"]):
             yield Problem("auth", "is given beside the header Authorization; give one of them.")
-    if values["clientKey"] is not None and values["clientCert"] is None:
-        yield Problem("clientCert", "missing; clientKey is the key of a certificate.")
 
 
 def _is_latin(text: str) -> bool:

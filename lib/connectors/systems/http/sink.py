@@ -14,7 +14,8 @@ import pyarrow as pa
 from ...batching import BatchingSink, BatchingWriter, Failure, FlowLimits, batching_options
 from ...core import REQUIRED, Batch, Choice, Fatal, FrameSink, Guarantee, Int, Options, Poison, Problem, Text, Values
 from ...formats.documents import documents
-from ...formats.templates import filled, is_template, template_columns
+from ...formats.templates import filled
+from ...ground.columns import Column, Template, template_columns
 from ...ground.state import digest
 from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, refusal, shown, statuses
 
@@ -55,11 +56,20 @@ class HttpSink(BatchingSink, FrameSink):
         CONNECTION
         | batching_options(max_records=100, max_bytes="5MB", max_time="200ms")
         | Options(
-            url=Text(REQUIRED, meaning="where rows go: https://host/users/{user_id}"),
+            url=Template(REQUIRED, example="https://host/users/{id}", meaning="where rows go: https://host/users/{user_id}"),
             method=Choice("POST", among=("POST", "PUT", "PATCH", "DELETE"), meaning="of each request"),
-            body=Choice("row", among=("row", "json", "ndjson"), meaning="what a request has: a row, a list, or lines"),
-            idempotencyHeader=Text(None, meaning="a header with a key of the row, such as Idempotency-Key; needs body=row"),
-            idColumn=Text(None, meaning="idempotencyHeader: what tells rows of a batch apart; default: all columns"),
+            body=Choice(
+                "row", among=("row", "json", "ndjson"), excludes="method=DELETE: its requests have none",
+                meaning="what a request has: a row, a list, or lines",
+            ),
+            idempotencyHeader=Text(
+                None, "[A-Za-z0-9-]+", "the name of a header, such as Idempotency-Key",
+                only_with="body=row: the rows of one request vary",
+                meaning="a header with a key of the row, such as Idempotency-Key",
+            ),
+            idColumn=Column(
+                None, only_with="idempotencyHeader", meaning="what tells rows of a batch apart; default: all columns"
+            ),
             successStatuses=Text("200-299", meaning="statuses of rows that were taken"),
             retryStatuses=Text(RETRY_STATUSES, meaning="statuses of an outage; Retry-After is heeded"),
             numPartitions=Int(4, at_least=1, meaning="idempotencyHeader without idColumn: tasks that send"),
@@ -72,7 +82,6 @@ class HttpSink(BatchingSink, FrameSink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
         yield from check_http(values)
         yield from _check_url(values)
         for option in ("successStatuses", "retryStatuses"):
@@ -80,15 +89,6 @@ class HttpSink(BatchingSink, FrameSink):
                 statuses(values[option])
             except ValueError as wrong:
                 yield Problem(option, f'must be {wrong}; got "{values[option]}".')
-        header = values["idempotencyHeader"]
-        if header is not None and values["body"] != "row":
-            yield Problem("idempotencyHeader", f"needs body=row: the rows of a request of body={values['body']} vary.")
-        if header is not None and not header.replace("-", "").isalnum():
-            yield Problem("idempotencyHeader", f'must be the name of a header, such as Idempotency-Key; got "{header}".')
-        if header is None and values["idColumn"] is not None:
-            yield Problem("idColumn", "has no use without idempotencyHeader.")
-        if values["method"] == "DELETE" and values["body"] != "row":
-            yield Problem("body", "has no use with method=DELETE, whose requests have none.")
         if values["body"] == "row" and values.is_set("batch.maxRecords") and values["batch.maxRecords"] > 1:
             yield Problem("batch.maxRecords", "has no use with body=row; take body=json or ndjson.")
 
@@ -105,11 +105,6 @@ class HttpSink(BatchingSink, FrameSink):
         return f"{self.values['method']} {shown(self.values['url'])} {digest(self.values['url'])}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        named = [("url", column) for column in template_columns(self.values["url"])]
-        named += [("idColumn", self.values["idColumn"])] if self.values["idColumn"] else []
-        for option, column in named:
-            if column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
         if self._needs_placing() and not (placed or self.is_placed):
             text = "missing; with format(…) and df.write, idempotencyHeader needs the column that tells rows of a batch apart."
             yield Problem("idColumn", f"{text} Or use foreach_batch, which finds equal rows.")
@@ -212,9 +207,6 @@ class HttpWriter(BatchingWriter):
 
 def _check_url(values: Values) -> Iterator[Problem]:
     url = values["url"]
-    if not is_template(url):
-        yield Problem("url", f'must be text with columns in braces, such as https://host/users/{{id}}; got "{shown(url)}".')
-        return
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         yield Problem("url", f'must begin with http:// or https:// and a host; got "{shown(url)}".')

@@ -85,7 +85,7 @@ class HttpSource(CursorSource):
             "resource": Text(None, meaning="the resource to read; default: the only one"),
             "rateLimit": Int(None, at_least=1, meaning="requests a second, at most; default: unlimited"),
             "maxInFlight": Int(8, at_least=1, meaning="requests for children at a time"),
-            "request.timeout": Duration(30.0, meaning="of one request"),
+            "request.timeout": Duration(30.0, at_least="1ms", meaning="of one request"),
         }
     )
 

@@ -15,7 +15,6 @@ from .target import column_called, table_of
 
 NAME = "connectors.jdbc"
 _QUERY = re.compile(r"\s*\((?P<query>.*)\)\s*(?:as\s+)?(?P<alias>\"(?:[^\"]|\"\")+\"|`(?:[^`]|``)+`|\w+)?\s*", re.S | re.I)
-_TWO_QUERIES = "exclude each other; give one of them."
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,11 @@ class Selection:
 
 
 def check_selection(values: Values) -> list[Problem]:
-    """The problems of ``dbtable`` and ``query``; exactly one of them is needed."""
-    if values["dbtable"] and values["query"]:
-        return [Problem("query", f"and dbtable {_TWO_QUERIES}")]
+    """The problem of ``dbtable`` or ``query``."""
     if values["query"] is not None:
         return [] if values["query"].strip() else [Problem("query", "must be a SELECT statement; it is empty.")]
     if not values["dbtable"]:
-        return [Problem("dbtable", "missing; give a table, a query in parentheses with an alias, or the option query.")]
+        return []
     try:
         source_of(values)
     except ValueError as wrong:

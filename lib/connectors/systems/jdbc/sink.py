@@ -19,7 +19,6 @@ from ...core import (
     FrameSink,
     Guarantee,
     Int,
-    Names,
     Options,
     Problem,
     SinkWriter,
@@ -28,15 +27,16 @@ from ...core import (
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
+from ...ground.columns import BOOLEAN, Column, Columns
 from ...ground.options import Values
-from ...storage import storage_of
+from ...storage.location import Location, storage_of
 from .committer import JdbcCommitter
 from .connection import Connection, pooled_connection
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse, url_of_file
 from .direct import DirectWriter, check_order
 from .ledger import LEDGER, TableLedger
 from .prepared import Markers
-from .target import Target, WritePlan, refuse, table_of, unloadable_columns, wrong_columns
+from .target import Target, WritePlan, refuse, table_of, unloadable_columns
 from .writers import FileWriter, PreparedWriter, TableWriter
 
 if TYPE_CHECKING:
@@ -100,15 +100,21 @@ class JdbcSink(FrameSink):
                 among=("insert", "upsert", "update"),
                 meaning="upsert inserts or replaces the row of a key, update only changes rows that are there",
             ),
-            "keyColumns": Names(
-                (), meaning="the columns that identify a row; required by upsert, update and deleteColumn"
+            "keyColumns": Columns(
+                (),
+                needed_by=(
+                    "operation=upsert|update: the columns that name a row", "deleteColumn: the columns that name a row",
+                ),
+                meaning="the columns that identify a row; required by upsert, update and deleteColumn",
             ),
-            "updateColumns": Names((), meaning="what upsert and update change; default: all columns but the keys"),
-            "orderColumn": Text(None, meaning="of rows with the same key, the one with its largest value is the last"),
-            "deleteColumn": Text(None, meaning="a column of booleans; true deletes the row of that key"),
+            "updateColumns": Columns((), meaning="what upsert and update change; default: all columns but the keys"),
+            "orderColumn": Column(
+                None, only_with="keyColumns", meaning="of rows with the same key, the one with its largest value is the last"
+            ),
+            "deleteColumn": Column(None, BOOLEAN, meaning="a column of booleans; true deletes the row of that key"),
             "commit": Choice(
-                "auto",
-                among=("auto", "batch", "prepared"),
+                "auto", among=("auto", "batch", "prepared"),
+                excludes="guarantee=idempotent|at-least-once: rows then go straight into the table",
                 meaning="batch: readers see a batch whole; prepared: faster, and seen part by part; auto is batch",
             ),
             "batch.maxRecords": Int(
@@ -118,7 +124,7 @@ class JdbcSink(FrameSink):
             "retry.maxRetries": Int(3, at_least=0, meaning="tries after the first one"),
             "createTable": Flag(False, meaning="creates a missing table from the columns of the rows"),
             "evolveSchema": Flag(False, meaning="adds new optional columns to the table"),
-            "stagingLocation": Text(
+            "stagingLocation": Location(
                 None, meaning="a folder for staged rows of a database in a file; default: beside that file"
             ),
             "stagingRetention": RETENTION,
@@ -196,9 +202,6 @@ class JdbcSink(FrameSink):
             return "direct"
         return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
 
-    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        yield from wrong_columns(self.values, schema)
-
     def check_target(self, schema: pa.Schema) -> None:
         with pooled_connection(self.dialect()) as connection:
             Target(self.values, connection.dialect).check_columns(connection, schema)
@@ -264,12 +267,6 @@ class JdbcSink(FrameSink):
 
 def _check_keys(values: Values) -> Iterator[Problem]:
     keys = values["keyColumns"]
-    if values["operation"] != "insert" and not keys:
-        yield Problem("keyColumns", f"missing; operation={values['operation']} needs the columns that name a row.")
-    if values["deleteColumn"] and not keys:
-        yield Problem("keyColumns", "missing; deleteColumn needs the columns that name a row.")
-    if values["orderColumn"] and not keys:
-        yield Problem("orderColumn", "has no use without keyColumns.")
     if values["guarantee"] in ("idempotent", "at-least-once"):
         yield from _check_direct_order(values)
     if both := sorted(set(keys) & set(values["updateColumns"])):
@@ -288,10 +285,7 @@ def _check_direct_order(values: Values) -> Iterator[Problem]:
 
 
 def _check_commit(values: Values) -> Iterator[Problem]:
-    commit = values["commit"]
-    if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
-        yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
-    if commit == "prepared" and _dialect_kind(values).one_writer:
+    if values["commit"] == "prepared" and _dialect_kind(values).one_writer:
         yield Problem("commit", "prepared is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
 
 

@@ -32,7 +32,7 @@ from ...ground.options import Values
 from ...ground.time_zones import region_problem
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.enumerator import StreamEnumerator
-from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
+from .incremental.options import INCREMENTAL, is_stream_of_tables
 from .incremental.reader import TableReader
 from .ranges import KeyRange, plan_ranges
 from .rows import ColumnReader, Rows, columns_text, rows_for
@@ -214,21 +214,28 @@ class JdbcSource(Source):
         Options(
             {
                 "url": Text(REQUIRED, meaning="JDBC's or SQLAlchemy's; it says which database it is"),
-                "dbtable": Text(None, meaning="name, schema.name, quoted, or (select …) alias"),
+                "dbtable": Text(
+                    None, alternatives=("query", "tables"), meaning="name, schema.name, quoted, or (select …) alias"
+                ),
                 "query": Text(None, meaning="a select statement, in place of dbtable"),
                 "user": Text(None, meaning="the login, where the url has none"),
                 "password": Text(None, meaning="its password"),
                 "driver": Text(None, meaning="accepted from Spark's options, without effect"),
                 "partitionColumn": Text(
-                    None,
+                    None, needed_by="lowerBound: the column that it is of",
                     meaning="what parallel readers share out: any column with an order; default: a key of one column",
                 ),
-                "numPartitions": Int(None, at_least=1, meaning="parallel readers; default: by maxSplitMemorySize"),
+                "numPartitions": Int(
+                    None, at_least=1, needed_by="lowerBound: the number of steps",
+                    meaning="parallel readers; default: by maxSplitMemorySize",
+                ),
                 "lowerBound": Text(
-                    None,
+                    None, needed_by="upperBound: it; or leave both out, and they are found",
                     meaning="with upperBound: equal steps, no row left out; default: ranges with as many rows each",
                 ),
-                "upperBound": Text(None, meaning="see lowerBound"),
+                "upperBound": Text(
+                    None, needed_by="lowerBound: it; or leave both out, and they are found", meaning="see lowerBound"
+                ),
                 "fetchsize": Int(
                     0, at_least=0, meaning="rows of a block; 0 is 4 MB on PostgreSQL and 10,000 rows elsewhere"
                 ),
@@ -269,12 +276,9 @@ class JdbcSource(Source):
                 yield Problem("url", text)
         except ValueError as wrong:
             yield Problem("url", str(wrong))
-        if not is_stream_of_tables(values):
-            yield from check_selection(values)
-        yield from _check_bounds(values)
+        yield from check_selection(values)
         if problem := region_problem(values["timeZone"]):
             yield Problem("timeZone", problem)
-        yield from check_incremental(values)
 
     @property
     def is_incremental(self) -> bool:
@@ -310,13 +314,3 @@ class JdbcSource(Source):
     def _is_stream(self) -> bool:
         """``tables`` are one stream for many tables also as a batch; ``incremental`` is for streams only."""
         return self.streaming or is_stream_of_tables(self.values)
-
-
-def _check_bounds(values: Values) -> Iterator[Problem]:
-    for bound, other in (("lowerBound", "upperBound"), ("upperBound", "lowerBound")):
-        if values[bound] is not None and values[other] is None:
-            yield Problem(other, f"missing; {bound} needs it. Or leave both out: they are found.")
-    if values["lowerBound"] is not None and not values["partitionColumn"]:
-        yield Problem("partitionColumn", "missing; lowerBound and upperBound are of this column.")
-    if values["lowerBound"] is not None and values["numPartitions"] is None:
-        yield Problem("numPartitions", "missing; with lowerBound and upperBound it says how many steps there are.")

@@ -172,7 +172,6 @@ class Target:
 
     def _problems(self, connection: Connection, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         yield from self._types_not_supported(schema)
-        yield from wrong_columns(self.values, schema)
         yield from self._unmatched_columns(columns, schema)
         yield from self._unordered(columns, schema)
         if self.values["operation"] == "upsert":
@@ -233,18 +232,6 @@ class Target:
         """True for a view of a database that loads rows by COPY, which takes tables only."""
         schema, name = self.table.schema, self.table.name
         return self.dialect.loads_exactly and name not in self.dialect.tables(connection, schema, name)
-
-
-def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
-    """The problems of rows of ``schema`` that need no database to be seen."""
-    for option in ("keyColumns", "updateColumns", "orderColumn", "deleteColumn"):
-        names = values[option] or ()
-        for name in [names] if isinstance(names, str) else names:
-            if name not in schema.names:
-                yield Problem(option, f'names "{name}", but the columns are {", ".join(schema.names)}.')
-    delete = values["deleteColumn"]
-    if delete in schema.names and not pa.types.is_boolean(schema.field(delete).type):
-        yield Problem("deleteColumn", f'must be a column of booleans; "{delete}" is {schema.field(delete).type}.')
 
 
 def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> Iterator[Problem]:

@@ -188,8 +188,6 @@ def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) ->
         yield Problem("topic", f"missing; give it {hint}; or make a column topic that names the topic of each row.")
     if values["operation"] == "upsert" and "key" not in schema.names:
         yield Problem("key", "the column is missing; operation=upsert needs keys.")
-    if values["orderColumn"] and values["orderColumn"] not in schema.names:
-        yield Problem("orderColumn", f'"{values["orderColumn"]}" is no column; there are: {", ".join(schema.names)}.')
     for side in ("key", "value"):
         if side in schema.names and values[f"{side}.format"] == "bytes" and not _has_bytes(schema.field(side).type):
             text = f"has the type {schema.field(side).type}; cast it to string or binary, or give {side}.format."

@@ -13,9 +13,10 @@ from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format, sides
+from ...ground.columns import Column
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import Choice, Duration, Int, Options, Text, Values
-from ...storage import storage_of
+from ...storage.location import Location, storage_of
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import check_config, client_config
@@ -26,6 +27,8 @@ from .records import wrong_columns
 SCHEME: Final = "kafka://"
 """The beginning of an address of brokers, where a command takes several kinds of addresses."""
 _PATIENCE_SECONDS: Final = 120.0
+_TRANSACTIONS: Final = "transactionalIdPrefix: it needs exactly-once"
+_NO_TRANSACTIONS: Final = "guarantee=at-least-once: it needs exactly-once"
 _OF_SOURCE: Final = "is an option of the source; this sink writes."
 _OF_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
 _FORMATS: Final = {
@@ -72,25 +75,32 @@ class KafkaSink(FrameSink):
     options = Options(
         {
             "topic": Text(None, meaning="the topic; or a column topic"),
-            "transactionalIdPrefix": Text(None, meaning="required for exactly-once; unique to the query"),
+            "transactionalIdPrefix": Text(
+                None, needed_by='guarantee=exactly-once: a name that is unique to this query, such as "orders-to-kafka"',
+                meaning="required for exactly-once; unique to the query",
+            ),
             "transactionTimeout": Duration(
                 600.0,
                 unit="ms",
                 meaning="after it the broker aborts a transaction; at most its transaction.max.timeout.ms",
             ),
             "slots": Int(
-                1,
-                at_least=1,
-                at_most=MAX_SLOTS,
-                carrier="foreach_batch",
+                1, at_least=1, at_most=MAX_SLOTS, carrier="foreach_batch", only_with=_TRANSACTIONS,
+                excludes=(
+                    _NO_TRANSACTIONS,
+                    "stagingLocation: what is staged is sent in one transaction",
+                    "errors=deadLetter: dead letters belong to a batch as a whole",
+                ),
                 meaning="as many tasks send a batch, each in a transaction of its own",
             ),
             "operation": Choice(
-                "append", among=("append", "upsert"), meaning="upsert sends only the last row of each key in a batch"
+                "append", among=("append", "upsert"), only_with=_TRANSACTIONS, excludes=_NO_TRANSACTIONS,
+                meaning="upsert sends only the last row of each key in a batch"
             ),
-            "orderColumn": Text(None, meaning="for upsert: its largest value is the last row"),
-            "stagingLocation": Text(
-                None, meaning="a folder that driver and tasks share; a stream has one in its checkpoint"
+            "orderColumn": Column(None, only_with="operation=upsert", meaning="its largest value is the last row"),
+            "stagingLocation": Location(
+                None, only_with=_TRANSACTIONS, excludes=_NO_TRANSACTIONS,
+                meaning="a folder that driver and tasks share; a stream has one in its checkpoint"
             ),
             "stagingRetention": RETENTION,
             "ledgerTopic": Text("_connectors_ledger", meaning="a compacted topic, created when it is missing"),
@@ -107,17 +117,8 @@ class KafkaSink(FrameSink):
         yield from check_config(values)
         yield from _check_settings(values)
         yield from _check_formats(values)
-        if values["orderColumn"] and values["operation"] != "upsert":
-            yield Problem("orderColumn", "has no use with operation=append.")
-        if values["guarantee"] == Guarantee.EXACTLY_ONCE.value and not values["transactionalIdPrefix"]:
-            text = 'missing; exactly-once needs it. Give a name that is unique to this query, such as "orders-to-kafka".'
-            yield Problem("transactionalIdPrefix", text)
         if values["guarantee"] == Guarantee.IDEMPOTENT.value:
             yield Problem("guarantee", '"idempotent" is not possible: Kafka keeps every record. Take exactly-once.')
-        if not _exactly_once(values):
-            yield from _check_at_least_once(values)
-        if values["slots"] > 1:
-            yield from _check_slots(values)
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -217,25 +218,10 @@ def _check_settings(values: Values) -> Iterator[Problem]:
         yield Problem("kafka.delivery.timeout.ms", text)
 
 
-def _check_slots(values: Values) -> Iterator[Problem]:
-    if values["stagingLocation"]:
-        yield Problem("slots", "above 1 has no use with stagingLocation: what is staged is sent in one transaction.")
-    if values["errors"] == "deadLetter":
-        yield Problem("slots", "above 1 goes with errors=fail or skip: dead letters belong to a batch as a whole.")
-
-
 def _check_formats(values: Values) -> Iterator[Problem]:
     typed = Values({**dict(values), "schema": "c string", "key.schema": "c string"}, frozenset(), {})  # the frame has others
-    yield from (problem for problem in check_format(typed) if problem.option not in ("errors", "deadLetterPath"))
+    yield from check_format(typed)
     for side in sides(values) if values["schemaRegistry.url"] and not values["topic"] else ():
         if values[f"{side}.format"] in ("avro", "protobuf", "json") and not values[f"{side}.subject"]:
             text = "missing; the subject in the schema registry, which follows from topic only where that is an option."
             yield Problem(f"{side}.subject", text)
-
-
-def _check_at_least_once(values: Values) -> Iterator[Problem]:
-    for name in ("slots", "stagingLocation"):
-        if values.is_set(name):
-            yield Problem(name, "has no use without exactly-once, which needs transactionalIdPrefix.")
-    if values["operation"] == "upsert":
-        yield Problem("operation", "upsert needs exactly-once, which needs transactionalIdPrefix.")

@@ -67,7 +67,9 @@ _OPTIONS = Options(
     discoveryInterval=Duration(30.0, meaning="how often new topics and partitions are looked for"),
     minPartitions=Int(None, at_least=1, meaning="large partitions are cut into several tasks"),
     maxRecordsPerPartition=Int(None, at_least=1, meaning="records of one task"),
-    minOffsetsPerTrigger=Int(None, at_least=1, meaning="a batch waits until so many records are there"),
+    minOffsetsPerTrigger=Int(
+        None, at_least=1, not_above="maxRowsPerTrigger", meaning="a batch waits until so many records are there"
+    ),
     maxTriggerDelay=Duration(900.0, unit="ms", meaning="… at most so long"),
     maxDrift=Duration(
         None, meaning="no partition is read further past the slowest one, by the times of records; default: off"
@@ -124,9 +126,6 @@ class KafkaSource(Source):
         except re.error as error:
             text = f"must be a regular expression ({error}); got {values['subscribePattern']!r}."
             yield Problem("subscribePattern", text)
-        limit, least = values["maxRowsPerTrigger"], values["minOffsetsPerTrigger"]
-        if limit and least and limit < least:
-            yield Problem("minOffsetsPerTrigger", f"must not be above maxOffsetsPerTrigger ({limit}).")
         yield from check_format(values)
         yield from check_consumer_config(values)
 

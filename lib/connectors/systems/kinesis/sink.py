@@ -10,9 +10,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ...batching import Failure, Throttled, batching_options
-from ...core import Batch, Flag, Options, Poison, Problem, Text, Values
+from ...core import Batch, Flag, Options, Poison
+from ...ground.columns import TEXT, Column
 from ..aws import RECORD_OPTIONS, RecordSink, RecordWriter
-from .source import STREAM, check_stream
+from .source import STREAM
 
 _LONGEST_KEY: Final = 256
 _LARGEST_HASH: Final = 1 << 128
@@ -31,25 +32,19 @@ class KinesisSink(RecordSink):
     name = "kinesis"
     options = (
         STREAM
-        | batching_options(max_records=500, max_bytes="5MB", max_time="100ms")
+        | batching_options(max_records=500, max_bytes="5MB", max_time="100ms", most_records=500, most_bytes=10 << 20)
         | RECORD_OPTIONS
         | Options(
-            partitionKeyColumn=Text(None, meaning="a column of text, 1 to 256 characters; default: random"),
-            explicitHashKeyColumn=Text(None, meaning="a column with the hash that chooses the shard, a number as text"),
-            ordered=Flag(False, meaning="the rows of a partition key keep their order"),
+            partitionKeyColumn=Column(None, TEXT, meaning="a column of text, 1 to 256 characters; default: random"),
+            explicitHashKeyColumn=Column(None, TEXT, meaning="a column with the hash that chooses the shard, a number as text"),
+            ordered=Flag(
+                False, only_with="partitionKeyColumn: random keys have no order",
+                meaning="the rows of a partition key keep their order",
+            ),
         )
     )
     conditions = "a stream cannot be asked what was put by a batch"
-    most_bytes = 10 << 20
     most_record_bytes = 1 << 20
-    text_columns = ("partitionKeyColumn", "explicitHashKeyColumn")
-
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_stream(values)
-        if values["ordered"] and values["partitionKeyColumn"] is None:
-            yield Problem("ordered", "has no use without partitionKeyColumn: random keys have no order.")
 
     def target(self) -> str:
         values = self.values

@@ -26,7 +26,7 @@ from ...core import (
 )
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
-from ..aws import AWS_OPTIONS, check_aws
+from ..aws import AWS_OPTIONS
 from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text, report_loss
 from .fan_out import FanOutCursor, deregister_consumer, register_consumer
 
@@ -36,8 +36,8 @@ _REGISTERED: Final = "consumer.json"
 _CLOCK_MARGIN: Final = 1000
 """Milliseconds that the clocks of the service may differ by: the one that says when a record arrived is not promised exact."""
 STREAM: Final = AWS_OPTIONS | Options(
-    {"request.timeout": Duration(30.0, meaning="of one request")},
-    streamName=Text(None, meaning="the stream; this option or streamArn"),
+    {"request.timeout": Duration(30.0, at_least="1ms", meaning="of one request")},
+    streamName=Text(None, alternatives=("streamArn",), meaning="the stream"),
     streamArn=Text(None, meaning="the stream, also one of another account"),
 )
 
@@ -67,7 +67,10 @@ class KinesisSource(CursorSource):
             ),
             startingTimestamp=Int(None, at_least=0, meaning=f"{_AT_TIME}: milliseconds; the first record that arrived then"),
             consumer=Choice("polling", among=("polling", "efo"), meaning="efo: enhanced fan-out, 2 MB/s a shard to each query"),
-            consumerName=Text(None, meaning="efo: the consumer, of this query alone; it is registered if there is none"),
+            consumerName=Text(
+                None, only_with="consumer=efo", needed_by="consumer=efo: the name of a consumer of this query alone",
+                meaning="the consumer, of this query alone; it is registered if there is none",
+            ),
             deregisterConsumer=Flag(False, meaning="efo: a consumer that the query registered goes when the query ends"),
             discoveryInterval=Duration(10.0, meaning="how often new shards are looked for"),
             fetchInterval=Duration(
@@ -92,22 +95,15 @@ class KinesisSource(CursorSource):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_aws(values)
         yield from check_format(values)
-        yield from check_stream(values)
-        start, at = _start(values), values["startingTimestamp"]
+        start = _start(values)
         if isinstance(start, str) and start not in (_LATEST, _OLDEST, _AT_TIME):
             text = f"must be {_LATEST}, {_OLDEST}, {_AT_TIME}, or a JSON object of sequence numbers by shard"
             yield Problem("startingPosition", f'{text}; got "{start}".')
-        if start == _AT_TIME and at is None:
+        if start == _AT_TIME and values["startingTimestamp"] is None:
             yield Problem("startingTimestamp", f"missing; startingPosition={_AT_TIME} needs the time.")
-        if at is not None and start != _AT_TIME:
+        if values["startingTimestamp"] is not None and start != _AT_TIME:
             yield Problem("startingTimestamp", f"has no use without startingPosition={_AT_TIME}.")
-        if values["consumer"] == "efo" and values["consumerName"] is None:
-            yield Problem("consumerName", "missing; consumer=efo needs the name of a consumer of this query alone.")
-        if values["consumer"] != "efo" and values["consumerName"] is not None:
-            yield Problem("consumerName", "has no use with consumer=polling.")
 
     def begin(self) -> None:
         with self._client() as client:
@@ -236,13 +232,6 @@ class KinesisSource(CursorSource):
         client = POOL.take(client_key(self.values)) or KinesisClient(self.values)
         yield client
         POOL.give_back(client_key(self.values), client)
-
-
-def check_stream(values: Values) -> Iterator[Problem]:
-    """The problems of the name of the stream."""
-    if (values["streamName"] is None) == (values["streamArn"] is None):
-        problem = "missing; name the stream by" if values["streamName"] is None else "and streamArn exclude each other; give"
-        yield Problem("streamName", f"{problem} streamName or streamArn.")
 
 
 def _start(values: Values) -> str | dict[str, str] | None:

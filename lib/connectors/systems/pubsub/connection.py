@@ -15,7 +15,12 @@ from ...ground.clients import client_library
 
 CONNECTION: Final = Options(
     projectId=Text(REQUIRED, meaning="the project of the subscription or topic"),
-    endpoint=Text(None, meaning="host:port of an emulator, without TLS and credentials; or of a region: https://host:port"),
+    endpoint=Text(
+        None,
+        "(?!https://[^:]*$).*:.*",
+        "host:port, or https://host:port",
+        meaning="host:port of an emulator, without TLS and credentials; or of a region: https://host:port",
+    ),
     credentialsSecret=Text(None, meaning="a service account's key as JSON; default: the environment's credentials"),
 )
 _INSTALL: Final = "google-cloud-pubsub"
@@ -29,10 +34,7 @@ _CREDENTIALS: Final = (
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """The problems of the address and the credentials."""
-    endpoint = values["endpoint"]
-    if endpoint is not None and ":" not in endpoint.removeprefix("https://"):
-        yield Problem("endpoint", f'must be host:port, or https://host:port; got "{endpoint}".')
+    """The problem of the credentials."""
     if values["credentialsSecret"] is not None:
         try:
             json.loads(values["credentialsSecret"])

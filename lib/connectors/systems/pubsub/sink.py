@@ -10,12 +10,16 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingSink, BatchingWriter, Failure, Throttled, batching_options
-from ...core import REQUIRED, Batch, Options, Poison, Problem, Text, Transient, Values
+from ...core import REQUIRED, Batch, Options, Poison, Text, Transient
+from ...ground.columns import TEXT, TEXT_OR_BINARY, Column, ColumnType
 from .connection import CONNECTION, PubSubClient, check_connection
 
 _MESSAGES: Final = 1_000
 _OVERHEAD: Final = 64
 """Bytes of a message beside its data and attributes, at most."""
+_TEXT_MAP: Final = ColumnType(
+    "a map of strings", lambda kind: types.is_map(kind) and kind.key_type in TEXT and kind.item_type in TEXT
+)
 
 
 class PubSubSink(BatchingSink):
@@ -30,54 +34,24 @@ class PubSubSink(BatchingSink):
     name = "pubsub"
     options = (
         CONNECTION
-        | batching_options(max_records=_MESSAGES, max_bytes="9MB", max_time="100ms")
+        | batching_options(max_records=_MESSAGES, max_bytes="9MB", max_time="100ms", most_records=_MESSAGES)
         | Options(
             topicId=Text(REQUIRED, meaning="the topic"),
-            dataColumn=Text("data", meaning="the data of a message, binary or string"),
-            attributesColumn=Text(None, meaning="its attributes, a map of strings"),
-            orderingKeyColumn=Text(None, meaning="its ordering key, a string; null: none"),
+            dataColumn=Column("data", TEXT_OR_BINARY, meaning="the data of a message, binary or string"),
+            attributesColumn=Column(None, _TEXT_MAP, meaning="its attributes, a map of strings"),
+            orderingKeyColumn=Column(None, TEXT, meaning="its ordering key, a string; null: none"),
         )
     )
     conditions = "a topic cannot be asked what was published by a batch"
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_connection(values)
-        if (count := values["batch.maxRecords"]) > _MESSAGES:
-            yield Problem("batch.maxRecords", f"must be {_MESSAGES} or less, as the service has it; got {count}.")
+    check = staticmethod(check_connection)
 
     def target(self) -> str:
         return f"{self.values['endpoint'] or ''}/{self.values['projectId']}/{self.values['topicId']}"
 
-    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        for option, kinds in _COLUMNS.items():
-            column = self.values[option]
-            if column is None:
-                continue
-            if column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-            elif not any(is_kind(schema.field(column).type) for is_kind in kinds):
-                yield Problem(option, f'names the column "{column}", which is {schema.field(column).type}.')
-
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> PublishWriter:
         self.refuse_frame(schema, placed=False)
         return PublishWriter(self, batch)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
-
-
-def _is_text_map(kind: pa.DataType) -> bool:
-    return types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
-
-
-_COLUMNS: Final = {
-    "dataColumn": (_is_text, types.is_binary, types.is_large_binary),
-    "attributesColumn": (_is_text_map,),
-    "orderingKeyColumn": (_is_text,),
-}
 
 
 class PublishWriter(BatchingWriter):

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ...core import REQUIRED, Duration, Options, Problem, Text, Values
+from ...core import REQUIRED, Duration, Options, Text, Values
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
 from ...ground.errors import Fatal
@@ -51,15 +51,12 @@ class PubSubSource(EpochSource):
     conditions = "by message id; the service delivers no message again later than deduplicationWindow after its acknowledgement"
     options = CONNECTION | Options(
         subscriptionId=Text(REQUIRED, meaning="the subscription, of this query alone"),
-        ackDeadline=Duration(60.0, meaning="how long a message is the query's own; 10s to 10 minutes"),
+        ackDeadline=Duration(
+            60.0, at_least="10s", at_most="10 minutes", meaning="how long a message is the query's own; 10s to 10 minutes"
+        ),
     )
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_connection(values)
-        if not 10 <= values["ackDeadline"] <= 600:
-            yield Problem("ackDeadline", f"must be 10s to 10 minutes, as the service has it; got {values['ackDeadline']:g}s.")
+    check = staticmethod(check_connection)
 
     def begin(self) -> None:
         receiver = self.receiver(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -11,19 +12,19 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ...core import Fatal, Int, Options, Problem, Text, Transient, Values
 from ...ground.clients import client_library
 
+_CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "rediss+sentinel")
+SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
 CONNECTION: Final = Options(
     url=Text(
-        None,
+        None, f"({'|'.join(map(re.escape, SCHEMES))}).*", f"an address that begins with one of {', '.join(SCHEMES)}",
         meaning="redis://host:port/database in place of host and port; rediss:// with TLS; redis+cluster://host:port,… for a "
         "cluster; redis+sentinel://host:port,…/service/database by sentinels",
     ),
-    host=Text(None, meaning="the server"),
+    host=Text(None, alternatives=("url",), meaning="the server"),
     port=Int(6379, at_least=1, at_most=65535, meaning="its port"),
     user=Text(None, meaning="the login, where the server has users"),
     password=Text(None, meaning="its password"),
 )
-_CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "rediss+sentinel")
-SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 _PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
@@ -31,14 +32,8 @@ _PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
-    """The problems of the address."""
-    if values["url"] is None and values["host"] is None:
-        yield Problem("host", "missing; name the server by host and port, or by url.")
-    if values["url"] is not None and values["host"] is not None:
-        yield Problem("url", "is given beside host; give one of them.")
-    if values["url"] is not None and not values["url"].startswith(SCHEMES):
-        yield Problem("url", f"must begin with one of {', '.join(SCHEMES)}.")
-    elif values["url"] is not None and values["url"].startswith(_SENTINEL) and not _service(values["url"])[0]:
+    """The problem of the address."""
+    if values["url"] is not None and values["url"].startswith(_SENTINEL) and not _service(values["url"])[0]:
         yield Problem("url", "must name the sentinels' service after the hosts: redis+sentinel://host:26379/mymaster.")
 
 

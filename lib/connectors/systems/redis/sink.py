@@ -22,14 +22,14 @@ from ...core import (
     Options,
     Poison,
     Problem,
-    Text,
     Transient,
     Values,
 )
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...formats.documents import documents
-from ...formats.templates import filled, is_template, template_columns, texts
+from ...formats.templates import filled, texts
+from ...ground.columns import Column, ColumnType, Template
 from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster
 from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
 
@@ -39,6 +39,8 @@ _OF_SEVERAL: Final = ("hset", "zadd", "lpush", "rpush")
 """Commands that take what several rows write to a key."""
 _SCRIPT_SECONDS: Final = 120.0
 """A script that is not done by then is taken for an outage; the ledger says what became of it."""
+
+_NUMBER: Final = ColumnType("a column of numbers", types.is_integer, types.is_floating)
 
 Command = tuple[Any, ...]
 """The command's name, and its arguments as bytes."""
@@ -64,13 +66,25 @@ class RedisSink(BatchingSink):
         | Options(
             {
                 "command": Choice("hset", among=_COMMANDS, meaning="what writes a row"),
-                "key": Text(REQUIRED, meaning="the key, or the channel: events:{user_id}"),
-                "field": Text(None, meaning="hset: the field that gets the row as JSON: {id}; without it, a field per column"),
-                "scoreColumn": Text(None, meaning="zadd: the score, a number"),
+                "key": Template(REQUIRED, meaning="the key, or the channel: events:{user_id}"),
+                "field": Template(
+                    None, only_with="command=hset",
+                    meaning="the field that gets the row as JSON: {id}; without it, a field per column",
+                ),
+                "scoreColumn": Column(
+                    None, _NUMBER, only_with="command=zadd", needed_by="command=zadd: the column of the score",
+                    meaning="the score, a number",
+                ),
                 "value.format": Choice("json", among=("json",), meaning="the row as text"),
-                "expire": Int(None, at_least=0, meaning="seconds; 0: never; default: 86400 with hset, else never"),
-                "maxLen": Int(None, at_least=1, meaning="xadd: entries that the stream keeps, about"),
-                "multi": Flag(False, meaning="readers see whole what a request writes to a key, expiry included: MULTI"),
+                "expire": Int(
+                    None, at_least=0, excludes="command=publish",
+                    meaning="seconds; 0: never; default: 86400 with hset, else never",
+                ),
+                "maxLen": Int(None, at_least=1, only_with="command=xadd", meaning="entries that the stream keeps, about"),
+                "multi": Flag(
+                    False, excludes="guarantee=exactly-once: readers see a batch whole",
+                    meaning="readers see whole what a request writes to a key, expiry included: MULTI",
+                ),
                 "stagingRetention": RETENTION,
             }
         )
@@ -83,22 +97,9 @@ class RedisSink(BatchingSink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
         yield from check_connection(values)
-        for option in ("key", "field"):
-            if values[option] is not None and not is_template(values[option]):
-                yield Problem(option, f'must be text with columns in braces, such as events:{{id}}; got "{values[option]}".')
-        for option, command in (("field", "hset"), ("scoreColumn", "zadd"), ("maxLen", "xadd")):
-            if values[option] is not None and values["command"] != command:
-                yield Problem(option, f"has no use with command={values['command']}; it is of {command}.")
-        if values["command"] == "zadd" and values["scoreColumn"] is None:
-            yield Problem("scoreColumn", "missing; command=zadd needs the column of the score.")
         if values["multi"] and is_cluster(values):
             yield Problem("multi", "is not possible: in a cluster the keys of a request lie on several nodes.")
-        if values["multi"] and values["guarantee"] == Guarantee.EXACTLY_ONCE.value:
-            yield Problem("multi", "has no use with guarantee=exactly-once: readers see a batch whole.")
-        if values["command"] == "publish" and values["expire"]:
-            yield Problem("expire", "has no use with command=publish.")
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -116,16 +117,6 @@ class RedisSink(BatchingSink):
         values = self.values
         address = values["url"] or f"{values['host']}:{values['port']}"
         return f"{address}/{values['command']}/{values['key']}"
-
-    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        named = [(option, column) for option in ("key", "field") for column in template_columns(self.values[option] or "")]
-        named += [("scoreColumn", self.values["scoreColumn"])] if self.values["scoreColumn"] else []
-        for option, column in named:
-            if column not in schema.names:
-                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        score = self.values["scoreColumn"]
-        if score in schema.names and not (types.is_integer(kind := schema.field(score).type) or types.is_floating(kind)):
-            yield Problem("scoreColumn", f'must be a column of numbers; "{score}" is {kind}.')
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
         self.refuse_frame(schema, placed=False)

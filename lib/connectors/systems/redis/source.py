@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core import Duration, Flag, Options, Problem, Text, Values
+from ...core import Duration, Flag, Options, Text, Values
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
 from ...ground.errors import DataLoss, Fatal
@@ -25,7 +25,6 @@ _REPLY: Final = 10_000
 """Entries of one answer. The server does nothing else while it makes an answer."""
 _IDS: Final = 1_000
 """Ids of one command."""
-_SHORTEST_IDLE: Final = 0.1
 _LAST_MILLISECOND: Final = 253_402_300_799_999
 """The end of the year 9999, the last one of a timestamp."""
 _SECONDS: Final = 10.0
@@ -65,20 +64,17 @@ class RedisSource(EpochSource):
         stream=Text(REQUIRED, meaning="the key of the stream"),
         group=Text(REQUIRED, meaning="the consumer group"),
         consumerPrefix=Text("connectors", meaning="the consumer's name begins so; the rest follows from stateLocation"),
-        startingPosition=Text("earliest", meaning="where a new group begins: earliest, latest, or after an id"),
-        minIdle=Duration(60.0, meaning="an entry that a consumer has held for longer is claimed"),
+        startingPosition=Text(
+            "earliest",
+            rf"earliest|latest|{_ID.pattern}",
+            "earliest, latest, or an id such as 1700000000000-0",
+            meaning="where a new group begins: earliest, latest, or after an id",
+        ),
+        minIdle=Duration(60.0, at_least="100ms", meaning="an entry that a consumer has held for longer is claimed"),
         failOnDataLoss=Flag(True, meaning="entries that were trimmed before they were read are an error"),
     )
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        yield from super().check(values)
-        yield from check_connection(values)
-        start = values["startingPosition"]
-        if start not in ("earliest", "latest") and not _ID.fullmatch(start):
-            yield Problem("startingPosition", f'must be earliest, latest, or an id such as 1700000000000-0; got "{start}".')
-        if values["minIdle"] < _SHORTEST_IDLE:
-            yield Problem("minIdle", f"must be {_SHORTEST_IDLE:g}s or longer; got {values['minIdle']:g}s.")
+    check = staticmethod(check_connection)
 
     def begin(self) -> None:
         receiver = self.receiver(None)

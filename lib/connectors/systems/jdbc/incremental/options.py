@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from ....core import Choice, Duration, Flag, Names, Options, Problem, Text
+from ....core import Choice, Duration, Flag, Names, Options, Text
 from ....ground.options import Option, Values
 from .positions import BOTH, BULK, INCREMENTING, MODES, TIMESTAMP
 
@@ -71,17 +71,29 @@ INCREMENTAL: Final = Options(
         among=MODES,
         meaning="how a stream sees new rows: by a growing id, by a time of change, by both, or bulk: the whole table again",
     ),
-    incrementingColumn=Text(None, meaning="the growing id; default: the key of one column"),
-    timestampColumns=Names((), meaning="when a row was changed; the first that is not null counts"),
-    timestampDelay=Duration(0.0, meaning="how long a transaction may keep a time back"),
-    singleWriter=Flag(False, meaning="ids become visible in their order, so MariaDB needs no privilege PROCESS"),
+    incrementingColumn=Text(
+        None, excludes=f"incremental={TIMESTAMP}|{BULK}: take incrementing, or timestamp+incrementing",
+        meaning="the growing id; default: the key of one column",
+    ),
+    timestampColumns=Names(
+        (), needed_by=f"incremental={TIMESTAMP}|{BOTH}: the columns that tell when a row was changed",
+        excludes=f"incremental={INCREMENTING}|{BULK}: take timestamp, or timestamp+incrementing",
+        meaning="when a row was changed; the first that is not null counts",
+    ),
+    timestampDelay=Duration(
+        0.0, only_with=f"incremental={TIMESTAMP}|{BOTH}", meaning="how long a transaction may keep a time back"
+    ),
+    singleWriter=Flag(
+        False, excludes=f"incremental={TIMESTAMP}|{BOTH}|{BULK}: it says that ids become visible in their order",
+        meaning="ids become visible in their order, so MariaDB needs no privilege PROCESS",
+    ),
     tables=Tables(None, meaning="one stream of many tables: their names, or an expression that a whole name matches"),
     onTypeChange=Choice(
         "fail",
         among=("fail", "cast"),
         meaning="a column's new type ends the stream, or its values are cast to the old type",
     ),
-    includeSchema=Flag(False, meaning="a column with the schema of each row's table"),
+    includeSchema=Flag(False, only_with="tables", meaning="a column with the schema of each row's table"),
     discoveryInterval=Duration(30.0, meaning="how often new tables are looked for"),
     alias={"timestampColumn": "timestampColumns"},
 )
@@ -95,28 +107,6 @@ def is_stream_of_tables(values: Values) -> bool:
 def mode_wanted(values: Values) -> str:
     """The mode; ids, where many tables are read and nothing is said."""
     return str(values["incremental"] or INCREMENTING)
-
-
-def check_incremental(values: Values) -> Iterator[Problem]:
-    """The problems of the options of a stream that show without the database."""
-    mode = values["incremental"]
-    if mode in (TIMESTAMP, BOTH) and not values["timestampColumns"]:
-        yield Problem("timestampColumns", f"missing; incremental={mode} needs the columns that tell when a row was changed.")
-    if mode in (INCREMENTING, BULK) and values["timestampColumns"]:
-        yield Problem("timestampColumns", f"has no use with incremental={mode}; take timestamp, or timestamp+incrementing.")
-    if mode in (TIMESTAMP, BULK) and values["incrementingColumn"]:
-        text = f"has no use with incremental={mode}; take incrementing, or timestamp+incrementing."
-        yield Problem("incrementingColumn", text)
-    if values["timestampDelay"] and mode not in (TIMESTAMP, BOTH):
-        yield Problem("timestampDelay", "has no use without timestamps; take timestamp, or timestamp+incrementing.")
-    if values["singleWriter"] and mode not in (INCREMENTING, None):
-        yield Problem("singleWriter", f"has no use with incremental={mode}: it says that ids become visible in their order.")
-    if is_stream_of_tables(values):
-        for other in ("dbtable", "query"):
-            if values[other] is not None:
-                yield Problem(other, "and tables exclude each other; give one of them.")
-    if values["includeSchema"] and not is_stream_of_tables(values):
-        yield Problem("includeSchema", "belongs to tables; a stream of one table has its columns.")
 
 
 def zone_of(values: Values) -> ZoneInfo:
