@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -263,3 +264,20 @@ def test_no_thread_is_left_behind() -> None:
     for thread in new:
         thread.join(10)
     assert not any(thread.is_alive() for thread in new)
+
+
+def test_the_client_of_a_writer_is_closed_after_the_last_request_that_is_under_way() -> None:
+    closed = threading.Event()
+    answered = threading.Event()
+
+    def answer(entries: list[int]) -> None:
+        answered.wait(0.2)
+        assert not closed.is_set()
+        answered.set()
+
+    writer = Writer(answer, **{"batch.maxRecords": "1"})
+    writer.client = SimpleNamespace(close=closed.set)
+    writer.put(1)
+    writer.close()
+    assert answered.is_set()
+    assert closed.is_set()

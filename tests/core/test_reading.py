@@ -17,6 +17,7 @@ from connectors.core import (
     Position,
     ReadLimit,
     RecordEmitter,
+    SeekingReader,
     Slice,
     Source,
     Split,
@@ -346,3 +347,39 @@ def test_an_outage_is_not_waited_out_when_nobody_reads_any_more(source: Numbers)
     start = time.monotonic()
     rows.close()  # type: ignore[attr-defined]
     assert time.monotonic() - start < 30
+
+
+class SeekingTens(SeekingReader[Tens]):
+    """Reads numbers in batches of four; without ``seeks`` no read can begin behind them."""
+
+    def __init__(self, seeks: bool) -> None:
+        super().__init__()
+        self.seeks = seeks
+        self.starts: list[int] = []
+
+    def read_after(self, split: Tens, position: int | None) -> Iterator[tuple[pa.RecordBatch, int | None]]:
+        first = 0 if position is None else position
+        self.starts.append(first)
+        while first < 12:
+            first += 4
+            yield pa.RecordBatch.from_pydict({"value": list(range(first - 4, first))}, SCHEMA), first if self.seeks else None
+
+
+def values_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
+    return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("records", range(1, 13))
+def test_a_reader_that_seeks_goes_on_behind_the_newest_position_that_it_knows(records: int) -> None:
+    reader = SeekingTens(seeks=True)
+    assert values_of(reader.read(Tens(0))) == list(range(12))
+    assert values_of(reader.resume(Tens(0), records)) == list(range(records, 12))
+    assert reader.starts == [0, records // 4 * 4]
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_without_a_known_position_it_reads_again_and_drops_what_was_handed_on(is_same: bool) -> None:
+    reader = SeekingTens(seeks=not is_same)
+    values_of(reader.read(Tens(0)))
+    assert values_of(reader.resume(Tens(0 if is_same else 1), 6)) == list(range(6, 12))
+    assert reader.starts == [0, 0]

@@ -17,10 +17,10 @@ from pyspark.sql.types import StructType
 
 import connectors
 from connectors import workbench
+from connectors.ground import runtime
 from connectors.ground.errors import MissingFeature
 from connectors.ground.runtime import (
     ENVIRONMENTS,
-    FEATURES,
     LIBRARY,
     PLACED_ROWS,
     RUNTIMES,
@@ -37,6 +37,7 @@ from tests.pythons import python_with
 
 PROGRAM = Path(__file__).with_name("older_spark.py")
 SLOTS = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "transactionalIdPrefix": "p", "slots": "2"}
+FEATURES = [value for value in vars(runtime).values() if isinstance(value, Feature)]
 
 
 def read_stream() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import pickle
 from concurrent.futures import ProcessPoolExecutor
@@ -100,3 +101,11 @@ def test_every_error_is_caught_by_what_to_do_next() -> None:
     assert issubclass(CommitRefused, Fatal)
     assert not issubclass(Transient, Fatal)
     assert all(isinstance(error, ConnectorError) for error in kinds())
+
+
+def test_a_loss_is_an_error_or_a_warning_that_gives_no_advice_which_was_taken(caplog: pytest.LogCaptureFixture) -> None:
+    loss = DataLoss("gone", connector="connectors.kafka", way_out="set failOnDataLoss=false")
+    with pytest.raises(DataLoss, match=r"(?s)gone.*failOnDataLoss"):
+        loss.report(logging.getLogger("connectors"), fails=True)
+    loss.report(logging.getLogger("connectors"), fails=False)
+    assert caplog.messages == ["connectors.kafka: gone"]

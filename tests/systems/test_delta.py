@@ -190,7 +190,7 @@ def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path
 
 def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta knows the number of a claim for longer than its history tells whose it was."""
-    monkeypatch.setattr("connectors.systems.delta._RECENT", 1)
+    monkeypatch.setattr("connectors.systems.delta.sink._RECENT", 1)
     path = str(tmp_path / "table")
     commits = {query: Commit(DeltaSink.of({"path": path})) for query in ("first", "late", "next")}
     batches = {query: Batch(commit.sink.sink_id(), query, 0) for query, commit in commits.items()}

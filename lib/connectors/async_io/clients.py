@@ -24,6 +24,7 @@ import pyarrow as pa
 from ..ground.clients import client_library
 from ..ground.columns import missing_columns
 from ..ground.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
+from ..ground.retry import seconds_of
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
 _REDIRECTS: Final = 5
@@ -157,8 +158,6 @@ class HttpLookup(_Lookup):
 
 
 def _refusal(status: int, retry_after: str | None) -> ConnectorError:
-    from ..systems.http.client import seconds_of  # here, since it brings the whole connector along
-
     if status >= 500 or status in (408, 429):
         return Transient(f"HTTP {status}", retry_after=seconds_of(retry_after))
     return Poison(f"HTTP {status}")

@@ -151,9 +151,11 @@ class BatchingSink(Sink):
 class BatchingWriter(SinkWriter):
     """Writes through the engine. A system gives :meth:`send`, and what turns rows into entries.
 
-    Clients are made in ``__init__`` and closed in :meth:`close`, after ``super().close()``: until then requests may be
-    under way.
+    What ``__init__`` makes is closed in :meth:`close`, after ``super().close()``: until then requests may be under way.
     """
+
+    client: Any = None
+    """A client that :meth:`close` closes."""
 
     def __init__(self, sink: Sink, batch: Batch) -> None:
         values = sink.values
@@ -214,6 +216,8 @@ class BatchingWriter(SinkWriter):
 
     def close(self) -> None:
         self._sending.close()
+        if self.client is not None:
+            self.client.close()
 
     def _chunk(
         self, batch: pa.RecordBatch, entries: Sequence[Any], sizes: Sequence[int], index: Sequence[int] | None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..formats.base import is_binary, is_text
 from .arrow_data import cast_to, schema_of
 from .columns import INDEX, Column, Records, numbers
 from .converters import converter_of, header_of
@@ -84,7 +85,7 @@ class SinkPipeline:
         """Records with their keys, or values, as Connect has them: parts of one schema."""
         data = records.extra[raw]
         side = "key" if raw == _RAW_KEY else "value"
-        if not _is_bytes(data.type):
+        if not (is_text(data.type) or is_binary(data.type)):
             return [_with(records, side, self._typed(data))]
         out = []
         for part, pieces in self.tolerance.each(
@@ -137,11 +138,6 @@ def _with(records: Records, side: str, column: Column) -> Records:
 def _bare(records: Records) -> Records:
     extra = {name: column for name, column in records.extra.items() if name in ("offset", INDEX)}
     return replace(records, extra=extra)
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
-    return any(check(kind) for check in checks)
 
 
 def letter_of(

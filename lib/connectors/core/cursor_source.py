@@ -364,8 +364,7 @@ class CursorReader(SplitReader[CursorSplit]):
             loss = DataLoss(
                 f"epoch {split.epoch} cannot be read again from {', '.join(sorted(split.positions))}: it has {rows} rows now, "
                 f"and had {header.rows}. The system retains records for too short a time",
+                connector=f"connectors.{self.source.name}",
                 way_out="set failOnDataLoss=false to go on without what is lost",
             )
-            if self.source.values["failOnDataLoss"]:
-                raise loss
-            _log.warning("connectors.%s: %s", self.source.name, loss)
+            loss.report(_log, fails=self.source.values["failOnDataLoss"])

@@ -33,6 +33,7 @@ from ..ground.state import digest
 from ..storage.location import storage_of
 from .batch import Batch, Committable
 from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters
+from .folder import SinkFolder
 from .ledger import Entry, Ledger, LedgerContent
 
 
@@ -257,6 +258,10 @@ class Sink(ABC):
         location: str | None = self.values["stagingLocation"] or inside
         return location
 
+    def folder(self) -> SinkFolder:
+        """The folder in which rows are staged; by default that of :meth:`staging_location`."""
+        return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
+
     def letters(self) -> SinkLetters | None:
         """The store of this sink's dead letters; ``None`` unless the user asked for them."""
         if not self.rejects_rows or self.values["errors"] != "deadLetter":
@@ -395,6 +400,9 @@ class FrameCommitter(GlobalCommitter):
     @abstractmethod
     def commit_frame(self, frame: Frame, batch: Batch) -> None:
         """Writes and records ``batch``, both or neither."""
+
+    def discard(self, committable: Committable) -> None:
+        """Nothing is staged."""
 
 
 def check_guarantee(kind: type[Sink], values: Values) -> Iterator[Problem]:

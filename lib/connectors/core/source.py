@@ -210,6 +210,39 @@ class SplitReader(ABC, Generic[SplitT]):
         """Frees what :meth:`open` made. Called once, also after a failure, and also where :meth:`open` itself failed."""
 
 
+class SeekingReader(SplitReader[SplitT]):
+    """Reads a split from positions inside it on, so that a read goes on after an outage where it has stood."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._split: SplitT | None = None
+        self._marks: list[tuple[int, Any]] = []
+        """How many records of the split there are up to which position."""
+
+    @abstractmethod
+    def read_after(self, split: SplitT, position: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        """The records after ``position``, or all of them (``None``), each batch with the position after it.
+
+        That is ``None`` where no read can begin there: one that goes on begins at the last position before.
+        """
+
+    def read(self, split: SplitT) -> Iterator[pa.RecordBatch]:
+        return self.resume(split, 0)
+
+    def resume(self, split: SplitT, records: int) -> Iterator[pa.RecordBatch]:
+        if self._split != split or not records:
+            self._split, self._marks = split, [(0, None)]
+        while self._marks[-1][0] > records:
+            self._marks.pop()
+        count, position = self._marks[-1]
+        for batch, position_after in self.read_after(split, position):
+            skip, count = max(0, records - count), count + batch.num_rows
+            if position_after is not None:
+                self._marks.append((count, position_after))
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+
+
 class RecordEmitter(ABC):
     """Makes rows of raw records. Idempotent: after a failure it may see the same records again.
 

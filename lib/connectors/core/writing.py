@@ -17,6 +17,7 @@ from .sink import Sink, SinkWriter
 
 def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
     """Stages the rows of one task attempt. Raises the error of the writer, with the place where it happened."""
+    sink.refuse_frame(schema, placed=True)  # whether rows are placed as they need it, only the driver knows
     writer = sink.writer(batch, schema, subtask)
     try:
         for records in rows:
@@ -90,6 +91,24 @@ class ArrowStage:
     def remove(self) -> None:
         self.close()
         self.folder.remove(self.attempt)
+
+
+class StageWriter(SinkWriter):
+    """A writer that stages rows in an :class:`ArrowStage`; a subclass gives it some in ``write``."""
+
+    def __init__(self, folder: SinkFolder, batch: Batch) -> None:
+        self.staged = ArrowStage(folder, batch.attempt())
+
+    def prepare(self) -> Committable:
+        """Names the attempt as ``file``, if it has rows."""
+        self.staged.close()
+        return Committable(self.staged.rows, {"file": self.staged.attempt} if self.staged.rows else {})
+
+    def abort(self) -> None:
+        self.staged.remove()
+
+    def close(self) -> None:
+        self.staged.close()
 
 
 def _name(folder: SinkFolder, attempt: str) -> str:

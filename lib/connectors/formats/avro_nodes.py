@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import fields_of, scattered
+from .base import fields_of, is_binary, is_text, scattered
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -187,15 +187,14 @@ def leaf(kind: str, schema: Any, want: pa.DataType | None, path: str) -> Node:
         fits(want is None or any(test(want) for test in _WIDER[kind]), kind, want, path)
         return FloatNode(want, path, 4 if kind == "float" else 8)
     if kind == "enum":
-        fits(want is None or pa.types.is_string(want) or pa.types.is_large_string(want), kind, want, path)
+        fits(want is None or is_text(want), kind, want, path)
         return EnumNode(want, path, schema["symbols"])
     size = schema["size"] if kind == "fixed" else None
     if want is not None and pa.types.is_decimal(want):
         right = logical == "decimal" and schema.get("scale", 0) == want.scale and schema["precision"] <= want.precision
         fits(right, f"{logical or kind}({schema.get('precision', '')},{schema.get('scale', 0)})", want, path)
         return DecimalNode(want, path, size)
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    fits(want is None or (any(test(want) for test in texts) and logical != "decimal"), logical or kind, want, path)
+    fits(want is None or ((is_text(want) or is_binary(want)) and logical != "decimal"), logical or kind, want, path)
     return TextNode(want, path, size)
 
 

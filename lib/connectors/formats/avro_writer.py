@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ..ground.clients import client_library
-from .base import fields_of
+from .base import fields_of, is_binary, is_text
 
 if TYPE_CHECKING:
     from .avro import AvroSchema
@@ -179,12 +179,8 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_date32, pa.types.is_time))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _has_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_decimal(kind))
+    return bool(is_binary(kind) or pa.types.is_decimal(kind))
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -193,7 +189,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 _WRITABLE: Final[dict[str, Callable[[pa.DataType], bool]]] = {
     **dict.fromkeys(("boolean", "int", "long", "float", "double"), _is_number),
-    **dict.fromkeys(("string", "enum"), _is_text),
+    **dict.fromkeys(("string", "enum"), is_text),
     **dict.fromkeys(("bytes", "fixed"), _has_bytes),
     **dict.fromkeys(("record", "error"), pa.types.is_struct),
     "array": _is_list,

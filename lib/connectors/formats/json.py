@@ -27,6 +27,7 @@ from .base import (
     FormatSettings,
     decoded_each,
     fields_of,
+    is_text,
     present,
     quoted,
     smaller_parts,
@@ -60,8 +61,7 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_date(kind):
         return pa.string()
     known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_decimal, pa.types.is_timestamp)
-    text = (pa.types.is_string, pa.types.is_large_string)
-    return kind if any(test(kind) for test in (*known, *text)) else None
+    return kind if is_text(kind) or any(test(kind) for test in known) else None
 
 
 def parsed(text: str) -> Any:
@@ -235,7 +235,7 @@ def _whole(kind: pa.DataType) -> _Reader:
 
 
 def _key(key: str, kind: pa.DataType) -> Any:
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if is_text(kind):
         return _text(key)
     if pa.types.is_time(kind):
         return _time(key)

@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ..ground.errors import Misconfigured, Problem
+from .base import is_binary, is_text
 
 Numbers = npt.NDArray[np.int64]
 
@@ -41,9 +42,9 @@ _YEAR: Final = re.compile(r"([+-]?)(\d+)(.*)", re.DOTALL)
 def text_of(column: pa.Array) -> pa.Array:
     """The values of ``column`` as strings; null stays null. Raises :class:`Misconfigured` for a type without a text."""
     kind = column.type
-    if types.is_string(kind) or types.is_large_string(kind):
+    if is_text(kind):
         return valid_text(column.cast(pa.string()))
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+    if is_binary(kind) or types.is_fixed_size_binary(kind):
         cells = column.to_pylist()
         return pa.array([None if cell is None else base64.b64encode(cell).decode() for cell in cells], pa.string())
     if types.is_floating(kind):
@@ -233,11 +234,7 @@ def _leaf(column: pa.Array) -> pa.Array:
         return texts if pc.all(finite).as_py() in (None, True) else pc.if_else(finite, texts, quoted(texts))
     if any(test(kind) for test in _BARE):
         return texts
-    return quoted(texts) if _needs_escapes(kind) else pc.binary_join_element_wise('"', texts, '"', "")
-
-
-def _needs_escapes(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return quoted(texts) if is_text(kind) else pc.binary_join_element_wise('"', texts, '"', "")
 
 
 def _object(names: list[str], columns: list[pa.Array], count: int, nulls: bool) -> pa.Array:

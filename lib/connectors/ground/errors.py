@@ -17,6 +17,7 @@ Every error survives pickling with all its attributes, because most are raised i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -127,6 +128,13 @@ class Fatal(ConnectorError):
 
 class DataLoss(Fatal):
     """Positions that were promised no longer exist: a truncated file, expired records, a recreated topic."""
+
+    def report(self, log: logging.Logger, *, fails: bool) -> None:
+        """Raises this error; a warning in ``log`` where the user goes on without what is lost (``failOnDataLoss=false``)."""
+        if fails:
+            raise self from None
+        self.way_out = ""  # the user has taken it
+        log.warning("%s", self)
 
 
 class StateError(Fatal):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import email.utils
 import logging
 import random
 import threading
@@ -27,6 +28,18 @@ T = TypeVar("T")
 _log = logging.getLogger("connectors")
 _STOP_SECONDS: Final = 0.5
 """The seconds within which a wait notices that its query was stopped."""
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """The seconds of a header ``Retry-After``, which has a number or a date; ``None`` where it has neither."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 class RetryObserver:

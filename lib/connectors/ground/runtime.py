@@ -31,7 +31,6 @@ LIBRARY: Final = Feature("connectors", (4, 0), "data sources in Python")
 STREAM_SINK: Final = Feature("a sink by writeStream.format", (4, 1), "stream writers that take Arrow")
 PLACED_ROWS: Final = Feature("a sink that places rows (slots above 1)", (4, 1), "repartitionById")
 STREAM_SOURCE: Final = Feature("a source by readStream.format", (4, 2), "admission control of Python sources")
-FEATURES: Final = (LIBRARY, STREAM_SINK, PLACED_ROWS, STREAM_SOURCE)
 
 RUNTIMES: Final[Mapping[int, Version]] = {13: (3, 4), 14: (3, 5), 15: (3, 5), 16: (3, 5), 17: (4, 0), 18: (4, 1), 19: (4, 2)}
 """The Spark of a Databricks Runtime, by its major version."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..ground.errors import ConnectorError, Misconfigured, Problem, Transient
+from ..ground.retry import seconds_of
 
 _OUTAGES: Final = {
     "aiohttp.client_exceptions.ClientError",
@@ -87,8 +88,7 @@ def _status(error: BaseException) -> int:
 
 def _retry_after(error: BaseException) -> float | None:
     headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None) or {}
-    value = str(headers.get("Retry-After", ""))
-    return float(value) if value.isdecimal() else None
+    return seconds_of(headers.get("Retry-After"))
 
 
 def _without(text: str, options: Mapping[str, Any]) -> str:

@@ -35,7 +35,6 @@ class FirehoseSink(RecordSink):
         return f"{self.values['endpoint'] or self.values['region'] or ''}/{self.values['deliveryStream']}"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FirehoseWriter:
-        self.refuse_frame(schema, placed=False)
         return FirehoseWriter(self, batch, "firehose")
 
 

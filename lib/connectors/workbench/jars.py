@@ -1,7 +1,6 @@
-"""The jars of Delta and of Spark's S3 client: resolved once by Spark's own resolver, then handed to every session by path.
+"""The jars of Delta: resolved once by Spark's own resolver, then handed to every session by path.
 
-``spark.jars.packages`` alone would run the resolver, and ask the network, at each start. For S3 (``s3a://``) Hadoop asks for
-the whole AWS SDK, one jar of 655 MB; the client loads five parts of it, about 15 MB.
+``spark.jars.packages`` alone would run the resolver, and ask the network, at each start.
 """
 
 from __future__ import annotations
@@ -104,37 +103,3 @@ def _unresolved(coordinate: str, log: str) -> Misconfigured:
         "once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})."
     )
     return Misconfigured("Spark", [Problem(coordinate, text)])
-
-
-_SDK: Final = "2.35.4"
-"""The version that Hadoop 3.5.0 was built with."""
-_PARTS: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
-_PROVIDED: Final = ("org.apache.hadoop:hadoop-common", "software.amazon.awssdk:bundle")
-
-
-def s3_jars(conf: Mapping[str, str] | None = None) -> list[str]:
-    """Paths of the jars that ``s3a://`` needs and Spark lacks: ``session({"spark.jars": ",".join(s3_jars())})``.
-
-    The first call needs a Maven repository, as :func:`~connectors.workbench.jars.delta_jars` does, and raises what that
-    raises. A workspace has such a client already.
-    """
-    hadoop = _hadoop()
-    record = cache("jars") / f"s3a-{hadoop}.txt"
-    with open(record.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        jars = record.read_text().splitlines() if record.exists() else []
-        if not jars or not all(Path(jar).exists() for jar in jars):
-            parts = (f"software.amazon.awssdk:{part}:{_SDK}" for part in _PARTS)
-            coordinates = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *parts]
-            excluded = {"spark.jars.excludes": ",".join(_PROVIDED)}
-            jars = _without_sparks_own(_resolved(",".join(coordinates), {**(conf or {}), **excluded}))
-            record.write_text("\n".join(jars))
-    return jars
-
-
-def _hadoop() -> str:
-    """The version of Hadoop that Spark brings."""
-    import pyspark
-
-    (api,) = (Path(pyspark.__path__[0]) / "jars").glob("hadoop-client-api-*.jar")
-    return api.stem.removeprefix("hadoop-client-api-")

@@ -10,9 +10,9 @@ from connectors.testing.compare import same_records
 from connectors.testing.driver import start_driver
 from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.spark_suites import ROWS, spark_query
-from connectors.workbench.jars import s3_jars
 
 from .contexts import RollingS3Context, S3Context
+from .s3_jars import s3_jars
 
 
 @pytest.mark.parametrize("kills", [0, 1])

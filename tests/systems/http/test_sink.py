@@ -108,8 +108,10 @@ def test_equal_rows_are_each_taken_once_whatever_the_parallelism_of_a_replay(tar
 
 
 def test_equal_rows_need_a_column_where_no_rows_are_placed(target: RequestsContext) -> None:
+    sink = HttpSink.of({"url": target.server.url, "idempotencyHeader": "Idempotency-Key"})
     with pytest.raises(Misconfigured, match=r"idColumn +missing; with format[\s\S]*foreach_batch"):
-        write(target, rows_of(1), idempotencyHeader="Idempotency-Key")
+        sink.refuse_frame(rows_of(1).schema, placed=False)
+    sink.refuse_frame(rows_of(1).schema, placed=True)
 
 
 @pytest.mark.parametrize("body", ["row", "json"])

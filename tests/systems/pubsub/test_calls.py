@@ -37,7 +37,7 @@ class Topic:
 def writer(topic: Topic) -> PublishWriter:
     sink = PubSubSink.of({**OPTIONS, "topicId": "t", "orderingKeyColumn": "key"})
     writer = sink.writer(Batch(sink.sink_id(), "q", 0), pa.schema([("data", pa.string()), ("key", pa.string())]), 0)
-    writer._client.client = topic
+    writer.client.client = topic
     return writer
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from ...core import (
     Duration,
-    Fatal,
     Flag,
     Int,
     Misconfigured,
@@ -23,11 +22,11 @@ from ...core import (
     Predicate,
     Problem,
     ReadLimit,
+    SeekingReader,
     Size,
     Source,
     Split,
     SplitEnumerator,
-    SplitReader,
     Text,
     Values,
 )
@@ -204,14 +203,12 @@ class RingEnumerator(SplitEnumerator[Split]):
         return cut(ring_of(end["partitioner"]), end["splits"])
 
 
-class RowReader(SplitReader[Split]):
+class RowReader(SeekingReader[Split]):
     """Reads a range page by page; while one is cut into columns, the next is under way."""
 
     def __init__(self, source: CassandraSource, schema: pa.Schema) -> None:
         super().__init__()
         self._source, self._schema = source, schema
-        self._client: CassandraClient | None = None
-        self._reached: tuple[int, bytes | None] = (0, None)
 
     def open(self) -> None:
         source = self._source
@@ -224,39 +221,26 @@ class RowReader(SplitReader[Split]):
         self._decoders = self._column_decoders([(name, kind) for _, _, name, kind in self._statement.result_metadata])
 
     def close(self) -> None:
-        if self._client is not None:
+        if hasattr(self, "_client"):
             give_back(self._client, self._key)
-            self._client = None
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        self._reached = (0, None)
-        return self._pages(split, 0, None)
-
-    def resume(self, split: Split, records: int) -> Iterator[pa.RecordBatch]:
-        """Goes on with the page after the last record: its state names the last partition and clustering key."""
-        reached, state = self._reached
-        if reached != records or state is None:
-            return super().resume(split, records)
-        return self._pages(split, records, state)
-
-    def _pages(self, split: Split, records: int, state: bytes | None) -> Iterator[pa.RecordBatch]:
-        client, bound = self._opened(), self._bound(split)
-        request = client.request(bound, paging_state=state)
+    def read_after(self, split: Split, position: bytes | None) -> Iterator[tuple[pa.RecordBatch, bytes | None]]:
+        """A position is the state of a page, which names the last partition and clustering key."""
+        client, bound = self._client, self._bound(split)
+        request = client.request(bound, paging_state=position)
         while True:
             page = client.page(request)
             if page.state is not None:
                 request = client.request(bound, paging_state=page.state)
-            records += page.count
-            self._reached = (records, page.state)
             if page.count:
-                yield self._rows(page)
+                yield self._rows(page), page.state
             if page.state is None:
                 return
 
     def _bound(self, split: Split) -> Any:
         names = split.key if isinstance(split, Partition) else (split.start, split.end)  # type: ignore[attr-defined]
         cells = [write(value) for write, value in zip(self._markers, [*names, *self._values], strict=True)]
-        bound = self._opened().bound(self._statement, cells)
+        bound = self._client.bound(self._statement, cells)
         bound.fetch_size, bound.is_idempotent = self._source.values["fetchSize"], True
         return bound
 
@@ -272,8 +256,3 @@ class RowReader(SplitReader[Split]):
             raise Misconfigured(NAME, [Problem("schema", text)])
         places = [(names.index(field.name), field) for field in self._schema]
         return [(place, ColumnDecoder(field.name, columns[place][1], field.type)) for place, field in places]
-
-    def _opened(self) -> CassandraClient:
-        if self._client is None:
-            raise Fatal("the reader is not open")
-        return self._client

@@ -36,8 +36,8 @@ from ...core.ledger import Entry
 from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
-from . import DeltaCommitter, DeltaSink, RecordingCommitter, TransactionMark, known_columns, same_key
 from .column_types import fitted, united_types, widen
+from .sink import DeltaCommitter, DeltaSink, RecordingCommitter, TransactionMark, known_columns, same_key
 from .transaction import MergeTransaction, own_session
 
 if TYPE_CHECKING:

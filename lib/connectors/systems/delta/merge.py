@@ -25,7 +25,6 @@ from ...core.ledger import Entry
 from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
-from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
     ANY,
@@ -48,6 +47,7 @@ from .column_types import widen
 from .holes import hole_conditions
 from .log_state import STATE_PROPERTY, LogState
 from .positions import ARRIVAL, PLACE_LENGTH, place_text
+from .sink import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
 from .transaction import MergeTransaction
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...core import Batch
 from ...core.ledger import is_stream
-from . import TransactionMark
+from .sink import TransactionMark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
+from ...formats.base import is_binary, is_text
 from ...formats.text import text_of as texts_of
 
 Attribute = Mapping[str, Any]
@@ -69,8 +70,7 @@ def supported(kind: pa.DataType) -> bool:
     if types.is_list(kind) or types.is_large_list(kind):
         return supported(kind.value_type)
     known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date)
-    text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(test(kind) for test in (*known, *text))
+    return is_text(kind) or is_binary(kind) or any(test(kind) for test in known)
 
 
 def depth_of(kind: pa.DataType) -> int:

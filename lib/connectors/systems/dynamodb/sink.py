@@ -25,11 +25,10 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...ground.columns import BOOLEAN, Column, Columns, ColumnType
-from ...storage.location import Location, storage_of
+from ...storage.location import Location
 from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client
 from .items import MOST_DEPTH, depth_of, size_of, supported
 from .ledger import ItemLedger, contents
@@ -138,7 +137,6 @@ class DynamoDbSink(BatchingSink):
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        self.refuse_frame(schema, placed=False)
         if self.guarantee() is Guarantee.EXACTLY_ONCE:
             return StagingWriter(self, batch, schema)
         return ItemWriter(self, batch, schema)
@@ -164,10 +162,6 @@ class DynamoDbSink(BatchingSink):
     def item_ledger(self) -> ItemLedger:
         """The ledger of exactly-once."""
         return ItemLedger(self.sink_id(), self.values["ledgerTable"], self.client)
-
-    def folder(self) -> SinkFolder:
-        """The folder in which rows are staged."""
-        return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
 
     def client(self) -> AbstractContextManager[AwsClient]:
         """A client of the service."""

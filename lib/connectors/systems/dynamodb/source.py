@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.types as types
 
-from ...core import REQUIRED, Fatal, Flag, Int, Misconfigured, Options, Problem, Source, SplitReader, Text
+from ...core import REQUIRED, Fatal, Flag, Int, Misconfigured, Options, Problem, SeekingReader, Source, Text
 from ...core.simple import OnceEnumerator, Share
 from ...formats.json import columns_of, reader
 from ..aws import AWS_OPTIONS, AwsClient
@@ -61,7 +61,7 @@ class DynamoDbSource(Source):
         return ItemReader(self, schema)
 
 
-class ItemReader(SplitReader[Share]):
+class ItemReader(SeekingReader[Share]):
     """Reads the pages of a segment."""
 
     def __init__(self, source: DynamoDbSource, schema: pa.Schema) -> None:
@@ -69,7 +69,6 @@ class ItemReader(SplitReader[Share]):
         self._values, self._schema = source.values, schema
         self._table: str = source.values["table"]
         self._readers = [(field, reader(field.type, field.name)) for field in schema]
-        self._reached: tuple[int, Any] = (0, None)
 
     def open(self) -> None:
         self._client = AwsClient(_NAME, "dynamodb", self._values, _SECONDS)
@@ -78,16 +77,11 @@ class ItemReader(SplitReader[Share]):
         if hasattr(self, "_client"):
             self._client.close()
 
-    def read(self, split: Share) -> Iterator[pa.RecordBatch]:
-        self._reached = (0, None)
-        return self._pages(split, 0, None)
-
     def resume(self, split: Share, records: int) -> Iterator[pa.RecordBatch]:
         """Goes on with the page after the last record, which a scan from the beginning might not give in the same place."""
-        reached, key = self._reached
-        if reached != records:
+        if records and (split != self._split or records != self._marks[-1][0]):
             raise Fatal(f"the scan of {self._table} has lost its place after {records} items", way_out="read the table again")
-        return self._pages(split, records, key)
+        return super().resume(split, records)
 
     def sample(self) -> Sequence[Mapping[str, Attribute]]:
         """Items at the beginning of the table; not none where there are any."""
@@ -97,17 +91,16 @@ class ItemReader(SplitReader[Share]):
             if items or key is None:
                 return items
 
-    def _pages(self, split: Share, records: int, key: Any) -> Iterator[pa.RecordBatch]:
+    def read_after(self, split: Share, position: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
+        """A position is the key that the service names behind a page."""
         segment: dict[str, Any] = {"Segment": split.first, "TotalSegments": split.last}
         if names := {f"#{number}": name for number, name in enumerate(self._schema.names)}:
             segment |= {"ProjectionExpression": ", ".join(names), "ExpressionAttributeNames": names}
         while True:
-            items, key = self._page(segment, key)
-            records += len(items)
-            self._reached = (records, key)
+            items, position = self._page(segment, position)
             if items:
-                yield self._rows(items)
-            if key is None:
+                yield self._rows(items), position
+            if position is None:
                 return
 
     def _page(self, request: Mapping[str, Any], key: Any) -> tuple[Sequence[Mapping[str, Attribute]], Any]:

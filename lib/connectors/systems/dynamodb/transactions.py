@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ...batching import Throttled
-from ...core import Batch, Committable, Committer, Fatal, Poison, SinkWriter, Transient
+from ...core import Batch, Committable, Committer, Fatal, Poison, Transient
 from ...core.folder import SinkFolder
-from ...core.writing import ArrowStage
+from ...core.writing import ArrowStage, StageWriter
 from ...ground.retry import RetrySettings
 from ..aws import AwsClient
 from .items import size_of
@@ -40,12 +40,12 @@ _MEND: Final = "mend the table, and start the query again: it goes on behind the
 _THROTTLED: Final = ("ThrottlingError", "ProvisionedThroughputExceeded")
 
 
-class StagingWriter(SinkWriter):
+class StagingWriter(StageWriter):
     """Stages the rows of one task attempt that the table can take."""
 
     def __init__(self, sink: DynamoDbSink, batch: Batch, schema: pa.Schema) -> None:
         self.rejects = sink.rejects(batch)
-        self._staged = ArrowStage(sink.folder(), batch.attempt())
+        super().__init__(sink.folder(), batch)
         with sink.client() as client:
             find_key = partial(TableKey.of, client, sink.values["table"], schema)
             self._key = RetrySettings.of(sink.values).of_first_contact().call(find_key)
@@ -62,21 +62,15 @@ class StagingWriter(SinkWriter):
             else:
                 self.rejects.add(batch.slice(place, 1).to_pylist()[0], problem)
         if good:
-            self._staged.write(batch if len(good) == batch.num_rows else batch.take(pa.array(good)))
+            self.staged.write(batch if len(good) == batch.num_rows else batch.take(pa.array(good)))
 
     def prepare(self) -> Committable:
-        self._staged.close()
-        data: dict[str, Any] = {"attempt": self._staged.attempt}
-        if self._staged.rows:
-            self._staged.folder.sync([self._staged.file])
-            data["size"] = self._staged.folder.size(self._staged.file)
-        return Committable(self._staged.rows, data)
-
-    def abort(self) -> None:
-        self._staged.remove()
-
-    def close(self) -> None:
-        self._staged.close()
+        self.staged.close()
+        data: dict[str, Any] = {"attempt": self.staged.attempt}
+        if self.staged.rows:
+            self.staged.folder.sync([self.staged.file])
+            data["size"] = self.staged.folder.size(self.staged.file)
+        return Committable(self.staged.rows, data)
 
     def _problem(self, write: Write) -> Poison | None:
         size = size_of(write.item)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from ...batching import Throttled
 from ...core import REQUIRED, Fatal, Names, Options, Poison, Problem, Text, Transient, Values
 from ...ground.clients import client_library
+from ...ground.retry import seconds_of
 
 CONNECTION = Options(
     {
@@ -117,7 +118,7 @@ class SearchClient:
         if status == 413:
             return Poison(f"the request is too large for the server; lower batch.maxBytes. {text}")
         if status == 429 or status == 408 or status >= 500:
-            return (Throttled if status == 429 else Transient)(text, retry_after=_seconds(meta.headers.get("retry-after")))
+            return (Throttled if status == 429 else Transient)(text, retry_after=seconds_of(meta.headers.get("retry-after")))
         if status in (401, 403):
             return Fatal(text, way_out="check user and password, or apiKey, and what they may do")
         return NotFound(text) if status == 404 else Fatal(text)
@@ -156,7 +157,3 @@ def _authorization(library: Any, values: Values) -> dict[str, str]:
         basic = library.client_utils.basic_auth_to_header((values["user"], values["password"]))
         return {"authorization": basic}
     return {}
-
-
-def _seconds(header: str | None) -> float | None:
-    return float(header) if header and header.strip().isdigit() else None

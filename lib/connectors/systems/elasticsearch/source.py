@@ -34,11 +34,11 @@ from ...core import (
     Position,
     Problem,
     ReadLimit,
+    SeekingReader,
     Slice,
     Source,
     Split,
     SplitEnumerator,
-    SplitReader,
     Text,
     Transient,
 )
@@ -135,9 +135,7 @@ class ElasticsearchSource(Source):
 
     def lose(self, text: str) -> None:
         """Raises ``DataLoss``, or warns of it where the user goes on without what is lost."""
-        if self.values["failOnDataLoss"]:
-            raise DataLoss(text, way_out=_WAY_OUT)
-        _log.warning("%s: %s", _NAME, text)
+        DataLoss(text, connector=_NAME, way_out=_WAY_OUT).report(_log, fails=self.values["failOnDataLoss"])
 
     def parallelism(self) -> int:
         return int(self.values["slices"] or super().parallelism())
@@ -293,7 +291,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         return bool(self.client.ask("GET", "/")["version"].get("distribution") == "opensearch")
 
 
-class ShardReader(SplitReader[Changes]):
+class ShardReader(SeekingReader[Changes]):
     """Reads pages of documents; each page begins after the last change of the page before."""
 
     def __init__(self, source: ElasticsearchSource, schema: pa.Schema) -> None:
@@ -303,7 +301,6 @@ class ShardReader(SplitReader[Changes]):
         self.fields = [field for field in schema if field.name != self.id]
         self.readers = [_cell(field.type, field.name) for field in self.fields]
         self.objects = _objects(self.fields)
-        self._reached: dict[int, int] = {}
         self._keeper: threading.Thread | None = None
         self._is_over = threading.Event()
 
@@ -321,24 +318,17 @@ class ShardReader(SplitReader[Changes]):
         if split.moments and self._keeper is None:
             self._keeper = threading.Thread(target=self._extend, args=(split.moments,), name="connectors.moments", daemon=True)
             self._keeper.start()
-        self._reached = {}
-        return self._pages(split, split.first, 0)
+        return super().read(split)
 
-    def resume(self, split: Changes, records: int) -> Iterator[pa.RecordBatch]:
-        """Goes on after the change that gave the last record, if that is known; a document may have moved on since."""
-        if records in self._reached:
-            return self._pages(split, self._reached[records] + 1, records)
-        return super().resume(split, records)
-
-    def _pages(self, split: Changes, first: int, records: int) -> Iterator[pa.RecordBatch]:
+    def read_after(self, split: Changes, position: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """A position is the number of a change."""
+        first = split.first if position is None else position + 1
         while first <= split.last:
             hits = self._page(split, first)
             if not hits:
                 return
             first = hits[-1]["sort"][0] + 1
-            records += len(hits)
-            self._reached = {records: first - 1}
-            yield self._rows(hits)
+            yield self._rows(hits), first - 1
 
     def _page(self, split: Changes, first: int) -> list[Any]:
         ranges: list[Any] = [{"range": {"_seq_no": {"gte": first, "lte": split.last}}}]

@@ -17,7 +17,7 @@ from .client import NDJSON, SearchClient
 from .documents import IndexName
 
 if TYPE_CHECKING:
-    from . import ElasticsearchSink
+    from .sink import ElasticsearchSink
 
 Entry = tuple[bytes, "str | None"]
 """The lines of an action, and the id that it writes to."""
@@ -127,10 +127,6 @@ class BulkWriter(BatchingWriter):
 
     def report(self) -> dict[str, Any]:
         return {"stale": self.stale} if self.stale else {}
-
-    def close(self) -> None:
-        super().close()
-        self.client.close()
 
 
 def _reason(status: int, error: dict[str, Any]) -> str:

@@ -198,10 +198,9 @@ class FileStreamEnumerator(SplitEnumerator[LineRange]):
         else:
             how = "was truncated or rewritten" if current.node == file.node else "was replaced by another file"
             what, lost = f"{how}: it was read up to byte {file.at} and now has {current.size} bytes", True
-        if lost and self.fail:
-            rest = ", and lines after it waited" if file.more else ""
-            raise DataLoss(f"{file.path} {what}{rest}", connector="connectors.file_stream", way_out=_WAY_OUT)
-        _log.warning("%s %s", file.path, what)
+        rest = ", and lines after it waited" if lost and file.more else ""
+        loss = DataLoss(f"{file.path} {what}{rest}", connector="connectors.file_stream", way_out=_WAY_OUT)
+        loss.report(_log, fails=lost and self.fail)
 
 
 def _rotated_away(files: Mapping[str, FollowedFile], looks: Mapping[str, FileState], head: TailHead) -> Iterator[FollowedFile]:
@@ -298,6 +297,4 @@ class LineReader(SplitReader[LineRange]):
 
     def _lose(self, split: LineRange) -> None:
         what = f"{split.path} was truncated, replaced or deleted before bytes {split.begin} to {split.end} were read"
-        if self.fail:
-            raise DataLoss(what, way_out=_WAY_OUT)
-        _log.warning("%s", what)
+        DataLoss(what, way_out=_WAY_OUT).report(_log, fails=self.fail)

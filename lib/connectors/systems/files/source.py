@@ -400,14 +400,10 @@ class FilesReader(SplitReader[WholeFile]):
                 for rows in read_file(file, path, self.kind, columns):
                     yield conformed(rows, self.schema, path, partition)
         except FileNotFoundError:
-            self._lost(DataLoss(f"{path} was deleted or moved before it was read", way_out=_WAY_OUT))
+            loss = DataLoss(f"{path} was deleted or moved before it was read", way_out=_WAY_OUT)
+            loss.report(_log, fails=self.fail)
         except DataLoss as lost:
             lost.way_out = lost.way_out or _WAY_OUT
-            self._lost(lost)
+            lost.report(_log, fails=self.fail)
         except OSError as error:
             raise _failure(f"{path} cannot be read", error) from None
-
-    def _lost(self, error: DataLoss) -> None:
-        if self.fail:
-            raise error from None
-        _log.warning("%s", error.message)

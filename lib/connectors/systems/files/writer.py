@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as types
 
 from ...core import Batch, Committable, Fatal, SinkWriter
 from ...formats import AvroFormat
 from ...formats.avro import derived
+from ...formats.base import is_binary, is_text
 from ...formats.text import content_of, json_lines, text_of
 from .column_types import as_schema, check_types, hybrid_days, parquet_schema, valid_texts
 from .committer import begin
@@ -43,10 +43,10 @@ def csv_lines(rows: pa.RecordBatch) -> Iterator[bytes]:
 
 def _cells(column: pa.Array, *, is_first: bool) -> pa.Array:
     kind = column.type
-    if types.is_binary(kind) or types.is_large_binary(kind):
+    if is_binary(kind):
         return pa.array([_hex(cell) for cell in column.to_pylist()], pa.string())
     texts = text_of(column)
-    if types.is_string(kind) or types.is_large_string(kind):
+    if is_text(kind):
         texts = _quoted(texts, r'^$|^#|[",\r\n]' if is_first else r'^$|[",\r\n]')
     return pc.fill_null(texts, "")
 

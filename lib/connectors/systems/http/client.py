@@ -6,7 +6,6 @@ Connections, TLS and redirects are urllib3's, tokens of OAuth authlib's. Nothing
 from __future__ import annotations
 
 import base64
-import email.utils
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -32,6 +31,7 @@ from ...core import (
     Values,
 )
 from ...ground.clients import client_library
+from ...ground.retry import seconds_of
 
 CONNECTOR: Final = "connectors.http"
 CONNECTION: Final = Options(
@@ -236,18 +236,6 @@ def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError
 def _has_limit(headers: Mapping[str, str]) -> bool:
     """True if a refusal is one of a limit of requests: GitHub, among others, answers 403 then, as where a login may not."""
     return "Retry-After" in headers or headers.get("X-RateLimit-Remaining") == "0"
-
-
-def seconds_of(retry_after: str | None) -> float | None:
-    """The seconds of a header ``Retry-After``, which has a number or a date; ``None`` where it has neither."""
-    if retry_after is None:
-        return None
-    if retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return None
 
 
 def origin(url: str) -> tuple[str, str, int | None]:

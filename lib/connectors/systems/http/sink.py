@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
@@ -77,8 +76,6 @@ class HttpSink(BatchingSink, FrameSink):
     )
     promise = Guarantee.IDEMPOTENT
     conditions = "idempotencyHeader at a server that takes each key once, or PUT and DELETE at a url with columns"
-    is_placed = False
-    """True if equal rows are in the same task."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -105,19 +102,16 @@ class HttpSink(BatchingSink, FrameSink):
         return f"{self.values['method']} {shown(self.values['url'])} {digest(self.values['url'])}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        if self._needs_placing() and not (placed or self.is_placed):
+        if self._needs_placing() and not placed:
             text = "missing; with format(…) and df.write, idempotencyHeader needs the column that tells rows of a batch apart."
             yield Problem("idColumn", f"{text} Or use foreach_batch, which finds equal rows.")
 
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[HttpSink, DataFrame]:
         if not self._needs_placing():
             return self, frame
-        sink = copy.copy(self)
-        sink.is_placed = True
-        return sink, frame.repartition(self.values["numPartitions"], *_columns_with_hash(frame))
+        return self, frame.repartition(self.values["numPartitions"], *_columns_with_hash(frame))
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> HttpWriter:
-        self.refuse_frame(schema, placed=False)
         return HttpWriter(self, batch)
 
     def _needs_placing(self) -> bool:
@@ -135,7 +129,7 @@ class HttpWriter(BatchingWriter):
         self._equal: Counter[str] = Counter()
         self._type = {"Content-Type": _TYPES[values["body"]], "Accept": "application/json"}
         connections = values["batch.maxInFlight"]
-        self._client = HttpClient(values, values["url"], connections=connections, seconds=values["request.timeout"])
+        self.client = HttpClient(values, values["url"], connections=connections, seconds=values["request.timeout"])
         super().__init__(sink, batch)
 
     def limits_of(self, values: Values) -> FlowLimits:
@@ -164,7 +158,7 @@ class HttpWriter(BatchingWriter):
         values, first = self._values, entries[0]
         headers = {**self._type, values["idempotencyHeader"]: first.key} if first.key else self._type
         url = first.url.decode()
-        answer = self._client.request(values["method"], url, headers, self._body(entries))
+        answer = self.client.request(values["method"], url, headers, self._body(entries))
         if answer.status in self._success or (values["method"] == "DELETE" and answer.status in _GONE):
             return
         error = refusal(answer, url, self._retried)
@@ -199,10 +193,6 @@ class HttpWriter(BatchingWriter):
         """Counts a row with the digest ``name``, and returns the number of equal rows before it."""
         self._equal[name] += 1
         return self._equal[name] - 1
-
-    def close(self) -> None:
-        super().close()
-        self._client.close()
 
 
 def _check_url(values: Values) -> Iterator[Problem]:

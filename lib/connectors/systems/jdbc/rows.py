@@ -110,11 +110,12 @@ _BLOCK_BYTES = 4 << 20
 
 
 class Rows(ABC):
-    """A connection that reads. ``fetchsize`` is the most rows of a record batch; 0 leaves it to the database's way."""
+    """A ``connection`` that reads, by default a new one. ``fetchsize`` is the most rows of a record batch."""
 
-    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
+    def __init__(self, dialect: Dialect, fetchsize: int = 0, connection: Connection | None = None) -> None:
         self.dialect = dialect
-        self.fetchsize = fetchsize
+        self.fetchsize = fetchsize or BLOCK_ROWS
+        self.connection = connection or dialect.connect_to_read()
         self.spoilt = False
         """True while the connection must not be used again by another reader."""
 
@@ -126,20 +127,20 @@ class Rows(ABC):
         which :class:`~connectors.systems.jdbc.rows.ColumnReader` makes into what is wanted. One statement at a time.
         """
 
-    @abstractmethod
     def control(self) -> contextlib.AbstractContextManager[Connection]:
         """A connection for small questions, while nothing else is read."""
+        return contextlib.nullcontext(self.connection)
 
-    @abstractmethod
     def execute(self, sql: str) -> None:
         """Runs a statement that gives no rows."""
+        self.connection.execute(sql)
 
     @abstractmethod
     def cancel(self) -> None:
         """Ends a statement that is running, which then raises. Comes from another thread."""
 
-    @abstractmethod
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.connection.close()
 
 
 def rows_for(dialect: Dialect, fetchsize: int = 0) -> Rows:
@@ -152,20 +153,18 @@ class AdbcRows(Rows):
     """PostgreSQL through ADBC."""
 
     dialect: PostgreSql
+    connection: AdbcConnection
 
     def __init__(self, dialect: PostgreSql, fetchsize: int = 0) -> None:
-        super().__init__(dialect, fetchsize)
-        self._cursor: Any = None
         own = (dialect.session_statement,) if dialect.session_statement else ()
-        self.spoilt = bool(own)
         settings = (*dialect.settings(), *dialect.reading_settings(), *own)
-        self.connection = AdbcConnection(dialect, settings, autocommit=True)
+        super().__init__(dialect, fetchsize, AdbcConnection(dialect, settings, autocommit=True))
+        self.fetchsize = fetchsize  # 0: the blocks are the driver's
+        self._cursor: Any = None
+        self.spoilt = bool(own)
 
     def control(self) -> contextlib.AbstractContextManager[Connection]:
         return contextlib.closing(self.dialect.connect_to_read())
-
-    def execute(self, sql: str) -> None:
-        self.connection.execute(sql)
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         quoted = self._quoted([part.value for part in statement if isinstance(part, Value)])
@@ -207,10 +206,6 @@ class AdbcRows(Rows):
 class DuckDbRows(Rows):
     """DuckDB's own Arrow."""
 
-    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
-        super().__init__(dialect, fetchsize or BLOCK_ROWS)
-        self.connection = dialect.connect_to_read()
-
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         text, values = render_clause(statement, lambda _, value: self.dialect.bound("?", value.sql))
         with self.connection.judged():
@@ -219,25 +214,11 @@ class DuckDbRows(Rows):
             for batch in to_reader(self.fetchsize):
                 yield from blocks(batch, self.fetchsize)
 
-    def control(self) -> contextlib.AbstractContextManager[Connection]:
-        return contextlib.nullcontext(self.connection)
-
-    def execute(self, sql: str) -> None:
-        self.connection.execute(sql)
-
     def cancel(self) -> None:
         self.connection.raw.interrupt()
 
-    def close(self) -> None:
-        self.connection.close()
-
-
 class PythonRows(Rows):
     """Rows as Python has them, a block at a time, from a cursor that does not hold the whole result."""
-
-    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
-        super().__init__(dialect, fetchsize or BLOCK_ROWS)
-        self.connection = dialect.connect_to_read()
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         names = [str(number) for number in range(len(kinds))]
@@ -261,19 +242,10 @@ class PythonRows(Rows):
         text, values = render_clause(statement, mark)
         cursor.execute(text, tuple(values))
 
-    def control(self) -> contextlib.AbstractContextManager[Connection]:
-        return contextlib.nullcontext(self.connection)
-
-    def execute(self, sql: str) -> None:
-        self.connection.execute(sql)
-
     def cancel(self) -> None:
         with contextlib.suppress(Exception):
             interrupt = getattr(self.connection.raw, "interrupt", None)
             interrupt() if interrupt else self.connection.raw._force_close()
-
-    def close(self) -> None:
-        self.connection.close()
 
 
 def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:

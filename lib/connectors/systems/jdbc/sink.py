@@ -217,7 +217,6 @@ class JdbcSink(FrameSink):
         return sink, frame
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        self.refuse_frame(schema, placed=False)
         writer = self._writer(batch, schema)
         writer.rejects = self.rejects(batch)
         return writer

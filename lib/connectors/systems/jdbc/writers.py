@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from ...core.batch import Batch, Committable
 from ...core.folder import SinkFolder
 from ...core.sink import SinkWriter
-from ...core.writing import ArrowStage
+from ...core.writing import StageWriter
+from ...formats.base import is_text
 from ...ground.errors import ConnectorError, Poison
 from . import load
 from .column_types import cast_exactly, with_json_text
@@ -110,29 +111,21 @@ class TableWriter(LoadingWriter):
         return {"stage": self.table.name, "attempt": self.attempt, **self.empty}
 
 
-class FileWriter(SinkWriter):
+class FileWriter(StageWriter):
     """``commit=batch`` for databases with one writer: stages rows in an Arrow file, for the driver to load."""
 
     def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
         staged_columns(dialect, schema)  # refuses types before anything is written
         self.dialect = dialect
         self.schema = schema
-        self.stage = ArrowStage(folder, batch.attempt())
+        super().__init__(folder, batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
-        self.stage.write(rows.replace_schema_metadata(None))
+        self.staged.write(rows.replace_schema_metadata(None))
 
     def prepare(self) -> Committable:
-        self.stage.close()
-        file = {"file": self.stage.attempt} if self.stage.rows else {}
-        return Committable(self.stage.rows, {**file, "schema": packed(self.schema)})
-
-    def abort(self) -> None:
-        self.stage.remove()
-
-    def close(self) -> None:
-        self.stage.close()
+        return Committable(self.staged.rows, {**super().prepare().data, "schema": packed(self.schema)})
 
 
 class PreparedWriter(LoadingWriter):
@@ -221,11 +214,7 @@ _LOADABLE: Final = (
 
 
 def _texts(batch: pa.RecordBatch) -> list[pa.Array]:
-    return [column for column in batch.columns if _is_text(column)]
-
-
-def _is_text(column: pa.Array) -> bool:
-    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+    return [column for column in batch.columns if is_text(column.type)]
 
 
 def _all_good(columns: Sequence[pa.Array]) -> pa.Array | None:
@@ -252,7 +241,7 @@ def _are_utf8(text: pa.Array) -> pa.Array:
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with U+FFFD for what is not UTF-8, so that its rows can be shown."""
-    columns = [_decoded(column) if _is_text(column) else column for column in batch.columns]
+    columns = [_decoded(column) if is_text(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 

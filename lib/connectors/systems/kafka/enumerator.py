@@ -235,9 +235,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
 
     def _report_loss(self, where: str, loss: str) -> None:
         """Raises ``DataLoss``; with ``failOnDataLoss=false`` it only warns."""
-        if self.fail:
-            raise DataLoss(loss, connector="connectors.kafka", where=where, way_out=_WAY_OUT)
-        _log.warning("%s: %s", where, loss)
+        DataLoss(loss, connector="connectors.kafka", where=where, way_out=_WAY_OUT).report(_log, fails=self.fail)
 
 
 class Alignment:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...core.batch import Batch, Committable
 from ...core.dead_letters import Rejects
 from ...core.sink import SinkWriter
-from ...core.writing import ArrowStage
+from ...core.writing import StageWriter
 from ...ground.clients import ClientPool
 from ...ground.errors import Misconfigured, Problem, Transient
 from ...ground.state import digest, dumps
@@ -191,28 +191,18 @@ def _chunks(size: Any, max_records: int, max_bytes: int) -> list[tuple[int, int]
     return chunks
 
 
-class StagingWriter(SinkWriter):
+class StagingWriter(StageWriter):
     """Serializes rows and puts the records into a file, for the driver to send in one transaction."""
 
     def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
         self.serializer = Serializer(sink.values, schema)
         self.rejects: Rejects = sink.rejects(batch)
-        self.staged = ArrowStage(sink.folder(), batch.attempt())
+        super().__init__(sink.folder(), batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         records = self.serializer.records(batch, self.rejects)
         if records.num_rows:
             self.staged.write(records)
-
-    def prepare(self) -> Committable:
-        self.staged.close()
-        return Committable(self.staged.rows, {"file": self.staged.attempt} if self.staged.rows else {})
-
-    def abort(self) -> None:
-        self.staged.remove()
-
-    def close(self) -> None:
-        self.staged.close()
 
 
 class SendingWriter(SinkWriter):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ...core import DataLoss, SplitReader, Transient
+from ...core import DataLoss, SeekingReader, Transient
 from ...ground.clients import ClientPool
 from ...ground.errors import Fatal
 from ...ground.state import digest, dumps
@@ -245,11 +244,10 @@ _NATIVE_COLUMNS: Final[Mapping[str, Callable[[NativeFetcher, Any, Any], pa.Array
 """Each column from message structs, which have no headers."""
 
 
-class KafkaReader(SplitReader[OffsetRange]):
+class KafkaReader(SeekingReader[OffsetRange]):
     """Reads by position: a range ends at its last offset, at a record behind it, or at the end of the partition.
 
-    Offsets do not count records: markers of transactions, aborted records and compacted ones leave holes. So the reader
-    remembers after which offset each batch ended, to go on there after an outage.
+    Offsets do not count records: markers of transactions, aborted records and compacted ones leave holes.
     """
 
     def __init__(self, config: Mapping[str, str], columns: Sequence[str], fail: bool, patience: float) -> None:
@@ -260,8 +258,6 @@ class KafkaReader(SplitReader[OffsetRange]):
         self.patience = patience
         self._consumer: PooledConsumer | None = None
         self._fetcher: PlainFetcher
-        self._progress: tuple[OffsetRange | None, list[int], list[int]] = (None, [0], [0])
-        """The split, and after each batch of it the number of records and the next offset."""
 
     def open(self) -> None:
         self._consumer = self._take_consumer()
@@ -274,25 +270,9 @@ class KafkaReader(SplitReader[OffsetRange]):
     def _take_consumer(self) -> PooledConsumer:
         return take_consumer(self.config, "functions" if native_library(self.columns) else "plain")
 
-    def read(self, split: OffsetRange) -> Iterator[pa.RecordBatch]:
-        return self.resume(split, 0)
-
-    def resume(self, split: OffsetRange, records: int) -> Iterator[pa.RecordBatch]:
-        if self._progress[0] != split or not records:
-            self._progress = (split, [0], [split.first])
-        _, counts, offsets = self._progress
-        last = bisect_right(counts, records)
-        del counts[last:], offsets[last:]
-        skip = records - counts[-1]
-        for batch, next_offset in self._batches(split, offsets[-1]):
-            counts.append(counts[-1] + batch.num_rows)
-            offsets.append(next_offset)
-            if skip < batch.num_rows:
-                yield batch.slice(skip) if skip else batch
-            skip = max(0, skip - batch.num_rows)
-
-    def _batches(self, split: OffsetRange, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The records from ``offset`` on, each batch with the offset after it."""
+    def read_after(self, split: OffsetRange, position: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """A position is the offset that comes next."""
+        offset = split.first if position is None else position
         consumer = self._consumer = self._consumer or self._take_consumer()
         failure = f"{split.name} cannot be read at offset {offset}"
         last_answer = time.monotonic()
@@ -345,9 +325,7 @@ class KafkaReader(SplitReader[OffsetRange]):
             raise Transient(f"{split.name} is not known to the broker that was asked")
         state = f"there are offsets {low} to {high - 1}" if high else "the topic or partition is gone"
         loss = f"offset {offset} of {split.name} comes next, but {state}"
-        if self.fail:
-            raise DataLoss(loss, way_out=_WAY_OUT)
-        _log.warning("%s", loss)
+        DataLoss(loss, way_out=_WAY_OUT).report(_log, fails=self.fail)
         if not offset < low < split.end:
             return split.end
         self._fetcher.assign(low)

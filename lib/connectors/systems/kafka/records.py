@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects
 from ...formats import Side, format_of
+from ...formats.base import is_binary, is_text
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import Values, usage
 
@@ -193,7 +194,7 @@ def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) ->
             text = f"has the type {schema.field(side).type}; cast it to string or binary, or give {side}.format."
             yield Problem(side, text)
     for name, fits, expected in (
-        ("topic", _is_text, "a string"),
+        ("topic", is_text, "a string"),
         ("partition", pa.types.is_integer, "an int"),
         ("timestamp", pa.types.is_timestamp, "a timestamp"),
         ("headers", _are_headers, "array<struct<key string, value binary>>"),
@@ -202,12 +203,8 @@ def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) ->
             yield Problem(name, f"the column must be {expected}; it is {schema.field(name).type}.")
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _has_bytes(kind: pa.DataType) -> bool:
-    return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(is_text(kind) or is_binary(kind))
 
 
 def _are_headers(kind: pa.DataType) -> bool:
@@ -215,6 +212,6 @@ def _are_headers(kind: pa.DataType) -> bool:
         pa.types.is_list(kind)
         and pa.types.is_struct(kind.value_type)
         and kind.value_type.num_fields == 2
-        and _is_text(kind.value_type.field(0).type)
+        and is_text(kind.value_type.field(0).type)
         and _has_bytes(kind.value_type.field(1).type)
     )

@@ -8,7 +8,6 @@ from typing import Final
 import pyarrow as pa
 
 from ...core.batch import Batch
-from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
@@ -16,7 +15,7 @@ from ...formats.options import check_format, sides
 from ...ground.columns import Column
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import Choice, Duration, Int, Options, Text, Values
-from ...storage.location import Location, storage_of
+from ...storage.location import Location
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import check_config, client_config
@@ -150,10 +149,6 @@ class KafkaSink(FrameSink):
         timeout = self.config().get("message.timeout.ms")
         return int(timeout) / 1000 if timeout else _PATIENCE_SECONDS
 
-    def folder(self) -> SinkFolder:
-        """The folder in which records are staged."""
-        return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
-
     def transaction_settings(self) -> TransactionSettings:
         prefix, sink_id = self.values["transactionalIdPrefix"], self.sink_id()
         return TransactionSettings(
@@ -188,7 +183,6 @@ class KafkaSink(FrameSink):
             yield Problem("stagingLocation", text)
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        self.refuse_frame(schema, placed=False)
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return SendingWriter(self, batch, schema)
         return StagingWriter(self, batch, schema)

@@ -406,10 +406,7 @@ class KinesisCursor(Cursor):
 
 def report_loss(text: str, *, fails: bool) -> None:
     """Raises :class:`DataLoss`; warns where the query is to go on without what is lost."""
-    loss = DataLoss(text, way_out=_WAY_OUT)
-    if fails:
-        raise loss from None
-    _log.warning("connectors.kinesis: %s", loss)
+    DataLoss(text, connector=CONNECTOR, way_out=_WAY_OUT).report(_log, fails=fails)
 
 
 def position_text(position: Position) -> str:

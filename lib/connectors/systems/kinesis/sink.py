@@ -51,7 +51,6 @@ class KinesisSink(RecordSink):
         return f"{values['endpoint'] or values['region'] or ''}/{values['streamArn'] or values['streamName']}"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> KinesisWriter:
-        self.refuse_frame(schema, placed=False)
         return KinesisWriter(self, batch)
 
 

@@ -50,7 +50,6 @@ class PubSubSink(BatchingSink):
         return f"{self.values['endpoint'] or ''}/{self.values['projectId']}/{self.values['topicId']}"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> PublishWriter:
-        self.refuse_frame(schema, placed=False)
         return PublishWriter(self, batch)
 
 
@@ -60,8 +59,8 @@ class PublishWriter(BatchingWriter):
     def __init__(self, sink: PubSubSink, batch: Batch) -> None:
         values = self._values = sink.values
         self._topic = f"projects/{values['projectId']}/topics/{values['topicId']}"
-        self._client = PubSubClient("connectors.pubsub", values, "publisher")
-        types_of = self._client.types
+        self.client = PubSubClient("connectors.pubsub", values, "publisher")
+        types_of = self.client.types
         self._message, self._request = types_of.PubsubMessage.pb(), types_of.PublishRequest.pb()
         super().__init__(sink, batch)
 
@@ -114,10 +113,6 @@ class PublishWriter(BatchingWriter):
         seconds = end - time.monotonic()
         if seconds < self.limits.timeout / 2:
             raise Throttled("the request takes too long")
-        request = self._client.types.PublishRequest(self._request(topic=self._topic, messages=messages))
-        with self._client.errors(self._topic):
-            self._client.client.publish(request=request, timeout=seconds, retry=None)
-
-    def close(self) -> None:
-        super().close()
-        self._client.close()
+        request = self.client.types.PublishRequest(self._request(topic=self._topic, messages=messages))
+        with self.client.errors(self._topic):
+            self.client.client.publish(request=request, timeout=seconds, retry=None)

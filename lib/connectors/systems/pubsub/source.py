@@ -77,14 +77,13 @@ class PubSubReceiver(Receiver):
         self.lease_seconds = values["ackDeadline"]
         self._values = values
         self._name = f"projects/{values['projectId']}/subscriptions/{values['subscriptionId']}"
-        self._opened: PubSubClient | None = None
 
     def open(self) -> None:
-        self._opened = PubSubClient("connectors.pubsub", self._values, "subscriber")
+        self._client = PubSubClient("connectors.pubsub", self._values, "subscriber")
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if hasattr(self, "_client"):
+            self._client.close()
 
     def check_subscription(self) -> None:
         """Raises ``Fatal`` where the subscription does not exist. Who may only receive may not look, and receives."""
@@ -142,11 +141,6 @@ class PubSubReceiver(Receiver):
                     return ()
                 raise
         return type(answer).pb(answer).received_messages  # type: ignore[no-any-return]
-
-    @property
-    def _client(self) -> PubSubClient:
-        assert self._opened is not None, "open() was not called"
-        return self._opened
 
     def _call(self, method: str, **request: Any) -> Any:
         return getattr(self._client.client, method)(request=request, timeout=_SECONDS, retry=None)

@@ -119,7 +119,6 @@ class RedisSink(BatchingSink):
         return f"{address}/{values['command']}/{values['key']}"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
-        self.refuse_frame(schema, placed=False)
         return CommandWriter(self, batch) if self.committer() is None else StagingWriter(self, batch)
 
     @classmethod
@@ -146,7 +145,7 @@ class CommandWriter(BatchingWriter):
 
     def __init__(self, sink: RedisSink, batch: Batch) -> None:
         values = self._values = sink.values
-        self._client = RedisClient("connectors.redis", values, seconds=values["request.timeout"])
+        self.client = RedisClient("connectors.redis", values, seconds=values["request.timeout"])
         self._command: str = values["command"]
         expire = values["expire"]
         self._expire = 86_400 if expire is None and self._command == "hset" else expire or 0
@@ -188,7 +187,7 @@ class CommandWriter(BatchingWriter):
                 commands[number] += tuple(chain.from_iterable(entries[place][2:] for place in others))
         if self._expire:
             commands += [("EXPIRE", key, b"%d" % self._expire) for key in dict.fromkeys(entry[1] for entry in entries)]
-        answers = self._in_transactions(commands) if self._values["multi"] else self._client.answers(commands)
+        answers = self._in_transactions(commands) if self._values["multi"] else self.client.answers(commands)
         for number, answer in enumerate(answers):
             if isinstance(answer, Exception):
                 failure = self._failure(answer)
@@ -201,7 +200,7 @@ class CommandWriter(BatchingWriter):
         for place, command in enumerate(commands):
             of_key.setdefault(command[1], []).append(place)
         parts = [[("MULTI",), *(commands[place] for place in places), ("EXEC",)] for places in of_key.values()]
-        replies = iter(self._client.answers(list(chain.from_iterable(parts))))
+        replies = iter(self.client.answers(list(chain.from_iterable(parts))))
         answers: list[Any] = [None] * len(commands)
         for places in of_key.values():
             _, *queued, done = islice(replies, len(places) + 2)
@@ -221,7 +220,7 @@ class CommandWriter(BatchingWriter):
 
     def _failure(self, answer: Exception) -> Exception:
         try:
-            with self._client.errors():
+            with self.client.errors():
                 raise answer
         except (Transient, Fatal) as error:
             return Poison(str(answer)) if "WRONGTYPE" in str(answer) else error
@@ -234,10 +233,6 @@ class CommandWriter(BatchingWriter):
             tuple(part for name, value in zip(names, row, strict=True) if value is not None for part in (name, value))
             for row in cells
         ]
-
-    def close(self) -> None:
-        super().close()
-        self._client.close()
 
 
 class StagingWriter(CommandWriter):
@@ -268,7 +263,7 @@ class StagingWriter(CommandWriter):
             ("HSET", stage, *chain.from_iterable(entries)),
             ("EXPIRE", stage, seconds),
         ]
-        for answer in self._client.answers(commands):
+        for answer in self.client.answers(commands):
             if isinstance(answer, Exception):
                 raise self._failure(answer)
         return iter(())

@@ -102,20 +102,14 @@ class RedisReceiver(Receiver):
         self._min_idle = int(values["minIdle"] * 1000)
         self._fails: bool = values["failOnDataLoss"]
         self._claim_from: str | None = "-"
-        self._client: RedisClient | None = None
-
-    @property
-    def client(self) -> RedisClient:
-        assert self._client is not None, "open() was not called"
-        return self._client
 
     def open(self) -> None:
         wait = max(self._values["pollInterval"], self._values["drainTimeout"])
-        self._client = RedisClient("connectors.redis", self._values, _SECONDS + wait)
+        self.client = RedisClient("connectors.redis", self._values, _SECONDS + wait)
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        if hasattr(self, "client"):
+            self.client.close()
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
         self._check_trimmed(self._group())
@@ -238,11 +232,10 @@ class RedisReceiver(Receiver):
         names = f"{', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}"
         loss = DataLoss(
             f'{len(ids)} entries of the stream "{self.stream}" were trimmed or deleted before they were read: {names}',
+            connector="connectors.redis",
             way_out=_WAY_OUT,
         )
-        if self._fails:
-            raise loss
-        _log.warning("connectors.redis: %s", loss)
+        loss.report(_log, fails=self._fails)
         self.acknowledge(ids)
 
     def _check_trimmed(self, group: dict[str, Any]) -> None:
@@ -260,10 +253,8 @@ class RedisReceiver(Receiver):
         if count <= 0:
             return
         text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" received them'
-        loss = DataLoss(f"{count if is_counted else 'some'} entries {text}", way_out=_WAY_OUT)
-        if self._fails:
-            raise loss
-        _log.warning("connectors.redis: %s", loss)
+        loss = DataLoss(f"{count if is_counted else 'some'} entries {text}", connector="connectors.redis", way_out=_WAY_OUT)
+        loss.report(_log, fails=self._fails)
         reset = (first and _before(_text(first[0]))) or generated
         entries_read = ("ENTRIESREAD", int(info["entries-added"]) - int(info["length"])) if is_counted else ()
         self._command("XGROUP", "SETID", self.stream, self.group, reset, *entries_read)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ....core import ConnectorError, SplitReader, Transient
+from ....core import ConnectorError, SeekingReader, Transient
 from ....formats.text import json_objects
 from ....ground.options import Values
 from ..connection import Connection
@@ -26,16 +24,7 @@ from .tables import catalog_table
 _log = logging.getLogger("connectors.jdbc")
 
 
-@dataclass
-class _Marks:
-    """After how many records of a split which key was complete."""
-
-    split: TableSplit | None = None
-    counts: list[int] = field(default_factory=lambda: [0])
-    keys: list[str] = field(default_factory=lambda: [""])
-
-
-class TableReader(SplitReader[TableSplit]):
+class TableReader(SeekingReader[TableSplit]):
     """Reads in the order of the key, and hands on rows of one key together: a read that broke off goes on after that key.
 
     So it does not matter if rows before it are changed or deleted meanwhile. What has no key (``bulk``) is read whole.
@@ -49,7 +38,6 @@ class TableReader(SplitReader[TableSplit]):
         self.atomic = values["incremental"] == BULK  # type: ignore[misc]
         self._rows: Rows | None = None
         self._connection: Connection | None = None
-        self._marks = _Marks()
 
     def open(self) -> None:
         """Connections are made when the first split asks for them, and made again after an outage."""
@@ -65,32 +53,18 @@ class TableReader(SplitReader[TableSplit]):
         if self._rows is not None:
             self._rows.cancel()
 
-    def read(self, split: TableSplit) -> Iterator[pa.RecordBatch]:
-        return self.resume(split, 0)
-
     def resume(self, split: TableSplit, records: int) -> Iterator[pa.RecordBatch]:
-        if self._marks.split != split or not records:
-            self._marks = _Marks(split)
         if records:
             self.close()
-        marks = self._marks
-        known = bisect_right(marks.counts, records)
-        del marks.counts[known:], marks.keys[known:]
-        skip = records - marks.counts[-1]
-        for batch, key in self._read(split, marks.keys[-1]):
-            marks.counts.append(marks.counts[-1] + batch.num_rows)
-            marks.keys.append(key)
-            if skip < batch.num_rows:
-                yield batch.slice(skip)
-            skip = max(0, skip - batch.num_rows)
+        return super().resume(split, records)
 
-    def _read(self, split: TableSplit, past: str) -> Iterator[tuple[pa.RecordBatch, str]]:
-        """Rows of whole keys, and the last of these keys; only keys after ``past``."""
+    def read_after(self, split: TableSplit, position: str | None) -> Iterator[tuple[pa.RecordBatch, str | None]]:
+        """Rows of whole keys. A position is the last of these keys, as text."""
         selection = self._selection(split)
         if selection is None:
             return
         try:
-            yield from batches_of_whole_keys(self._batches(split, selection, past))
+            yield from batches_of_whole_keys(self._batches(split, selection, position))
         except ConnectorError as error:
             if isinstance(error, Transient) or self._selection(split) is not None:
                 raise
@@ -110,7 +84,9 @@ class TableReader(SplitReader[TableSplit]):
         source = self.dialect.table(table)
         return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
 
-    def _batches(self, split: TableSplit, selection: Selection, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    def _batches(
+        self, split: TableSplit, selection: Selection, past: str | None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         if self._rows is None:
             self._rows = rows_for(self.dialect, self.values["fetchsize"])
         keys = _keys(split, selection)
@@ -124,13 +100,13 @@ class TableReader(SplitReader[TableSplit]):
                 rows_of_stream = self._as_stream(split, selection, columns.read(rows))
                 yield rows_of_stream, batch.columns[-1].cast(pa.string()) if marked else None
 
-    def _where(self, split: TableSplit, keys: Keys, past: str) -> Clause:
+    def _where(self, split: TableSplit, keys: Keys, past: str | None) -> Clause:
         ids: Sequence[Interval] = split.ids
-        if past and keys.mode == INCREMENTING:
+        if past is not None and keys.mode == INCREMENTING:
             done = int(past)
             ids = [(max(done, (first or done + 1) - 1) + 1, last) for first, last in ids if last > done]
         rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), ids)
-        if not past or keys.mode == INCREMENTING:
+        if past is None or keys.mode == INCREMENTING:
             return rows
         key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
         return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
@@ -154,13 +130,13 @@ class TableReader(SplitReader[TableSplit]):
 
 def batches_of_whole_keys(
     batches: Iterator[tuple[pa.RecordBatch, pa.Array | None]],
-) -> Iterator[tuple[pa.RecordBatch, str]]:
+) -> Iterator[tuple[pa.RecordBatch, str | None]]:
     """``batches``, whose rows are in the order of their keys, cut so that each ends with the last row of a key."""
     waiting: list[pa.RecordBatch] = []
     key = ""
     for rows, keys in batches:
         if keys is None:
-            yield rows, ""
+            yield rows, None
             continue
         first = pc.index(keys, keys[-1]).as_py()
         if waiting and (first or keys[0].as_py() != key):
