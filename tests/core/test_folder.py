@@ -71,8 +71,19 @@ def test_nothing_is_ever_overwritten(folder: SinkFolder, tmp_path: Path) -> None
 
 def test_staging_and_ledger_are_hidden_from_readers(folder: SinkFolder, tmp_path: Path) -> None:
     staged(folder)
-    folder.ledger().storage.put_if_absent("q/1.json", b"{}")
+    folder.ledger().record(Entry("q", 0))
     assert [entry.name[0] for entry in tmp_path.iterdir()] == ["."]
+
+
+def test_a_look_up_among_many_batches_asks_the_disk_for_their_names_only(
+    folder: SinkFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(3):
+        folder.ledger().record(Entry("q", batch))
+    monkeypatch.setattr("connectors.storage.local._item", None)  # what asks for the size and time of each file
+    last = folder.ledger().last("q")
+    assert last is not None
+    assert last.batch == 2
 
 
 @pytest.mark.parametrize("sink_id", ["..", "../../elsewhere", "a/b", ".", "a b", "/absolute"])

@@ -14,7 +14,6 @@ import pytest
 import connectors
 from connectors import metrics
 from connectors.core import Batch, Transient
-from connectors.core.ledger import FileLedger
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
@@ -89,7 +88,7 @@ def test_a_commit_whose_answer_was_lost_is_not_repeated(run: Run) -> None:
     run.injector.arm(Point.RECORDED, Action.OUTAGE)
     run.engine().run()
     run.expect()
-    entries = FileLedger(BufferedSink.of(run.target.options()).ledger().storage)  # type: ignore[union-attr, attr-defined]
+    entries = BufferedSink.of(run.target.options()).ledger()
     assert entries.unpublished() == []
 
 

@@ -304,7 +304,7 @@ class UndoesABatchThatIsDecided(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return UndoesABatchThatIsDecided.Ledger(self.folder().ledger().storage)
+            return UndoesABatchThatIsDecided.Ledger(self.folder().storage, self.folder().hidden("ledger"))
 
 
 class LosesADecidedBatch(LinesContext):
@@ -316,7 +316,7 @@ class LosesADecidedBatch(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return LosesADecidedBatch.Ledger(self.folder().ledger().storage)
+            return LosesADecidedBatch.Ledger(self.folder().storage, self.folder().hidden("ledger"))
 
 
 class DependsOnTheLayout(SqliteContext):
@@ -369,7 +369,7 @@ class SkipsByBatchIdAlone(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return SkipsByBatchIdAlone.Ledger(self.folder().ledger().storage)
+            return SkipsByBatchIdAlone.Ledger(self.folder().storage, self.folder().hidden("ledger"))
 
 
 class NeverSweeps(LinesContext):
@@ -394,7 +394,7 @@ class KnowsNoOlderBatch(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return KnowsNoOlderBatch.Ledger(self.folder().ledger().storage)
+            return KnowsNoOlderBatch.Ledger(self.folder().storage, self.folder().hidden("ledger"))
 
 
 class NumbersItsOffsetsInMemory(LogContext):
@@ -476,7 +476,7 @@ class KnowsOneQueryOnly(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return KnowsOneQueryOnly.Ledger(self.folder().ledger().storage)
+            return KnowsOneQueryOnly.Ledger(self.folder().storage, self.folder().hidden("ledger"))
 
 
 class SharesOneLedger(SqliteContext):

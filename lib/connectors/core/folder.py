@@ -63,7 +63,7 @@ class SinkFolder:
 
     def ledger(self, name: str = "ledger") -> FileLedger:
         """A ledger beside the data: that of the batches, or another one by ``name``."""
-        return FileLedger(self.storage.below(self.hidden(name)))
+        return FileLedger(self.storage, self.hidden(name))
 
     def hidden(self, *names: str) -> str:
         """A name in the sink's hidden folder."""

@@ -14,6 +14,7 @@ the same moment, or late, one finds the number of its claim taken.
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import re
 import time
 import uuid
@@ -250,7 +251,7 @@ class Ledger(ABC):
 
 
 class FileLedger(Ledger):
-    """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
+    """Entries as files ``<query>/<batch>.json`` in a folder of a :class:`~connectors.storage.base.Storage`.
 
     Before its entry, a batch gets a mark in the folder ``.pending``, which goes when it is published: so what is to be carried
     through is found by one listing, whatever the number of queries. Only the newest :data:`HISTORY` batches of a query are
@@ -259,8 +260,9 @@ class FileLedger(Ledger):
 
     _file = re.compile(r"(?P<batch>\d{20})\.json")
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, folder: str = "") -> None:
         self.storage = storage
+        self.folder = folder
 
     def last(self, query: str) -> Entry | None:
         recorded = self._batches(query)
@@ -286,12 +288,12 @@ class FileLedger(Ledger):
 
     def record(self, entry: Entry) -> bool:
         if entry.query != OWNER:
-            self.storage.put_if_absent(_mark(entry.query, entry.batch), entry.query.encode())
-        return self.storage.put_if_absent(_name(entry.query, entry.batch), dumps(entry.state()).encode())
+            self.storage.put_if_absent(self._mark(entry.query, entry.batch), entry.query.encode())
+        return self.storage.put_if_absent(self._name(entry.query, entry.batch), dumps(entry.state()).encode())
 
     def unpublished(self) -> list[Entry]:
         marks = self._marks()
-        self.storage.sync(folders=sorted({quote(query, safe="") for query, _ in marks}))  # who recorded may have died before
+        self.storage.sync(folders=sorted({self._of_query(query) for query, _ in marks}))  # who recorded may have died before
         pending = []
         for query, batch in marks:
             with contextlib.suppress(FileNotFoundError):  # a driver is between mark and entry, or has died there
@@ -303,39 +305,44 @@ class FileLedger(Ledger):
 
     def mark_published(self, entry: Entry) -> None:
         # Not durable: a mark that a power failure brings back goes again, after a publication that finds everything done.
-        self.storage.delete(_mark(entry.query, entry.batch))
+        self.storage.delete(self._mark(entry.query, entry.batch))
         limit = 0 if is_once(entry.query) else HISTORY
         for batch in sorted(self._batches(entry.query), reverse=True)[limit:]:
-            if self.storage.size(_mark(entry.query, batch)) is None:
-                self.storage.delete(_name(entry.query, batch))
+            if self.storage.size(self._mark(entry.query, batch)) is None:
+                self.storage.delete(self._name(entry.query, batch))
         if not limit:
-            self.storage.prune(quote(entry.query, safe=""), "")
+            self.storage.prune(self._of_query(entry.query), self.folder)
 
     def _all_queries(self) -> list[str]:
-        return [unquote(folder) for folder in self.storage.folders()]
+        return [unquote(folder) for folder in self.storage.folders(self.folder)]
 
     def _batches(self, query: str) -> set[int]:
-        matches = map(self._file.fullmatch, self.storage.names(quote(query, safe="")))
+        matches = map(self._file.fullmatch, self.storage.names(self._of_query(query)))
         return {int(match["batch"]) for match in matches if match}
 
     def _marks(self) -> list[tuple[str, int]]:
         """The queries and batches in the folder ``.pending``."""
         marks = []
-        for name in self.storage.names(_PENDING):
+        pending = self._path(_PENDING)
+        for name in self.storage.names(pending):
             if (batch := name.rpartition("@")[2]).isdigit():
                 with contextlib.suppress(FileNotFoundError):  # it has been published in this moment
-                    marks.append((self.storage.read(f"{_PENDING}/{name}").decode(), int(batch)))
+                    marks.append((self.storage.read(f"{pending}/{name}").decode(), int(batch)))
         return marks
 
     def _entry(self, query: str, batch: int) -> Entry:
-        name = _name(query, batch)
+        name = self._name(query, batch)
         return Entry.of(loads(self.storage.read(name), f"the ledger entry {name}"))
 
+    def _path(self, *names: str) -> str:
+        return posixpath.join(self.folder, *names)
 
-def _name(query: str, batch: int) -> str:
-    return f"{quote(query, safe='')}/{batch:020d}.json"
+    def _of_query(self, query: str) -> str:
+        return self._path(quote(query, safe=""))
 
+    def _name(self, query: str, batch: int) -> str:
+        return f"{self._of_query(query)}/{batch:020d}.json"
 
-def _mark(query: str, batch: int) -> str:
-    """The file that holds ``query``, whose own name may be as long as a name can be."""
-    return f"{_PENDING}/{digest(query, length=32)}@{batch:020d}"
+    def _mark(self, query: str, batch: int) -> str:
+        """The file that holds ``query``, whose own name may be as long as a name can be."""
+        return self._path(_PENDING, f"{digest(query, length=32)}@{batch:020d}")

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import pyarrow as pa
 
-from ..ground.errors import Transient
+from ..ground.errors import Fatal, Transient
 
 Content = bytes | BinaryIO
 """The content of a small file as bytes, or of a large one as a file that is open for reading from its beginning."""
@@ -138,6 +138,13 @@ class Storage(ABC):
         through what it began; ``journal`` is a folder for what it must know then, of the caller's own.
         """
 
+    def name_taken(self, final: str) -> Fatal:
+        """What :meth:`publish` raises where another file has the name ``final``."""
+        return Fatal(
+            f"{final} exists in {self.root}, and it is not the file that is to be published",
+            way_out="move that file away; nothing was overwritten, and the next start goes on from here",
+        )
+
     def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
         """Does :meth:`publish` for the staged and final names of a batch, the same staged ones in each call.
 
@@ -192,10 +199,6 @@ class Storage(ABC):
         """The names directly in ``folder``, with the time when the newest file in each was changed (seconds since 1970)."""
         return {item.name: item.changed / 1e9 for item in self.items(folder)}
 
-    def below(self, folder: str) -> Storage:
-        """The storage of a folder in this one."""
-        return Subfolder(self, folder)
-
     def spark_url(self, name: str) -> str:
         """The file or folder ``name`` as Spark's readers and writers take it."""
         raise NotImplementedError(f"Spark does not write to {self.root} by itself")
@@ -206,77 +209,6 @@ class Storage(ABC):
 
     def __str__(self) -> str:
         return self.root
-
-
-class Subfolder(Storage):
-    """A folder of another storage."""
-
-    def __init__(self, whole: Storage, folder: str) -> None:
-        self.whole = whole
-        self.folder = folder
-        self.root = f"{whole.root}/{folder}"
-
-    def _name(self, name: str) -> str:
-        return posixpath.join(self.folder, name) if name else self.folder
-
-    def put_if_absent(self, name: str, content: Content) -> bool:
-        return self.whole.put_if_absent(self._name(name), content)
-
-    def replace(self, name: str, content: Content) -> None:
-        self.whole.replace(self._name(name), content)
-
-    def read(self, name: str) -> bytes:
-        return self.whole.read(self._name(name))
-
-    def open(self, name: str) -> pa.NativeFile:
-        return self.whole.open(self._name(name))
-
-    def create(self, name: str) -> BinaryIO:
-        return self.whole.create(self._name(name))
-
-    def items(self, folder: str = "") -> list[Item]:
-        return self.whole.items(self._name(folder))
-
-    def item(self, name: str) -> Item | None:
-        return self.whole.item(self._name(name))
-
-    def size(self, name: str) -> int | None:
-        return self.whole.size(self._name(name))
-
-    def delete(self, name: str) -> None:
-        self.whole.delete(self._name(name))
-
-    def delete_folder(self, name: str) -> None:
-        self.whole.delete_folder(self._name(name))
-
-    def make_folder(self, name: str) -> None:
-        self.whole.make_folder(self._name(name))
-
-    def publish(self, name: str, final: str, journal: str) -> bool:
-        return self.whole.publish(self._name(name), self._name(final), self._name(journal))
-
-    def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
-        renamed = [(self._name(name), self._name(final)) for name, final in files]
-        published = set(self.whole.publish_all(renamed, self._name(journal)))
-        return [name for name, _ in files if self._name(name) in published]
-
-    def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        self.whole.sync(map(self._name, files), map(self._name, folders))
-
-    def prune(self, folder: str, top: str) -> None:
-        self.whole.prune(self._name(folder), self._name(top))
-
-    def check(self) -> None:
-        self.whole.check()
-
-    def touched(self, folder: str) -> dict[str, float]:
-        return self.whole.touched(self._name(folder))
-
-    def spark_url(self, name: str) -> str:
-        return self.whole.spark_url(self._name(name))
-
-    def spark_options(self) -> dict[str, str]:
-        return self.whole.spark_options()
 
 
 def spooled() -> BinaryIO:

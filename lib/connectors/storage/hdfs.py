@@ -22,13 +22,13 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import quote, urlencode, urlparse
 
 import pyarrow as pa
 
 from ..ground.clients import client_library
-from ..ground.errors import Fatal, Misconfigured, Problem, Transient
+from ..ground.errors import Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, ranged, remove_temporaries, spooled, temporary_name
 
 HDFS: Final = "hdfs://"
@@ -37,15 +37,6 @@ _DENIED: Final = ("AccessControlException", "SecurityException", "Authentication
 _NO_FOLDER: Final = ("ParentNotDirectoryException", "PathIsNotDirectoryException")
 _TAKEN: Final = ("FileAlreadyExistsException", "PathExistsException")
 _FULL: Final = ("NSQuotaExceededException", "DSQuotaExceededException", "QuotaExceededException")
-
-
-class HdfsStatus(NamedTuple):
-    """A file or folder: its ``size`` in bytes, and when it was ``changed`` (milliseconds since 1970)."""
-
-    name: str
-    is_folder: bool
-    size: int
-    changed: int
 
 
 class HdfsClient(Protocol):
@@ -65,8 +56,8 @@ ClientOf = Callable[[str], "HdfsClient | None"]
 class Hadoop(Protocol):
     """One HDFS; paths are absolute. Raises ``OSError`` for what is refused, ``Transient`` for an outage."""
 
-    def status(self, path: str) -> HdfsStatus | None: ...
-    def children(self, folder: str) -> Sequence[HdfsStatus]: ...
+    def status(self, path: str) -> Item | None: ...
+    def children(self, folder: str) -> Sequence[Item]: ...
     def names(self, folder: str) -> Sequence[str]: ...
     def make_folder(self, path: str) -> None: ...
 
@@ -110,13 +101,13 @@ class SparkHadoop:
     def __init__(self, client: HdfsClient) -> None:
         self.client = client
 
-    def status(self, path: str) -> HdfsStatus | None:
+    def status(self, path: str) -> Item | None:
         try:
             return _java_status(self._call(path, lambda files, at: files.getFileStatus(at)))
         except FileNotFoundError:
             return None
 
-    def children(self, folder: str) -> list[HdfsStatus]:
+    def children(self, folder: str) -> list[Item]:
         try:
             return [_java_status(status) for status in self._call(folder, lambda files, at: files.listStatus(at))]
         except FileNotFoundError:
@@ -173,9 +164,9 @@ def _temporary() -> Iterator[Path]:
         yield Path(folder) / "content"
 
 
-def _java_status(status: Any) -> HdfsStatus:
+def _java_status(status: Any) -> Item:
     path, is_folder = status.getPath().getName(), bool(status.isDirectory())
-    return HdfsStatus(str(path), is_folder, int(status.getLen()), int(status.getModificationTime()))
+    return Item(str(path), is_folder, int(status.getLen()), int(status.getModificationTime()) * 1_000_000)
 
 
 _SECONDS = 60.0
@@ -190,13 +181,13 @@ class WebHdfs:
         identity = {"user.name": user, "delegation": token}
         self._identity = {name: value for name, value in identity.items() if value}
 
-    def status(self, path: str) -> HdfsStatus | None:
+    def status(self, path: str) -> Item | None:
         try:
             return _web_status(self._request("GET", path, "GETFILESTATUS")["FileStatus"])
         except FileNotFoundError:
             return None
 
-    def children(self, folder: str) -> list[HdfsStatus]:
+    def children(self, folder: str) -> list[Item]:
         try:
             statuses = self._request("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]
         except FileNotFoundError:
@@ -277,9 +268,9 @@ def _pool(process: int) -> Any:
     return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout)
 
 
-def _web_status(status: Mapping[str, Any]) -> HdfsStatus:
+def _web_status(status: Mapping[str, Any]) -> Item:
     is_folder = status["type"] == "DIRECTORY"
-    return HdfsStatus(status["pathSuffix"], is_folder, status["length"], status["modificationTime"])
+    return Item(status["pathSuffix"], is_folder, status["length"], status["modificationTime"] * 1_000_000)
 
 
 def _refused(answer: Any, path: str) -> Exception:
@@ -366,15 +357,14 @@ class HdfsStorage(Storage):
         return cast(BinaryIO, Upload(lambda content: self.hdfs.upload(content, self._path(name))))
 
     def items(self, folder: str = "") -> list[Item]:
-        return [_item(status) for status in self.hdfs.children(self._path(folder))]
+        return list(self.hdfs.children(self._path(folder)))
 
     def names(self, folder: str = "") -> list[str]:
         """Those of folders too: one call in place of several for each file."""
         return [name for name in self.hdfs.names(self._path(folder)) if not name.startswith(".")]
 
     def item(self, name: str) -> Item | None:
-        status = self.hdfs.status(self._path(name))
-        return _item(status) if status else None
+        return self.hdfs.status(self._path(name))
 
     def delete(self, name: str) -> None:
         self.hdfs.delete(self._path(name))
@@ -393,10 +383,7 @@ class HdfsStorage(Storage):
             if self.hdfs.status(target) is not None:
                 if self.hdfs.status(source) is None:  # another process has published it in this very moment
                     return False
-                raise Fatal(
-                    f"{final} exists in {self.root}, and it is not the file that is to be published",
-                    way_out="move that file away; nothing was overwritten, and the next start goes on from here",
-                )
+                raise self.name_taken(final)
             self.hdfs.make_folder(target.rpartition("/")[0])
             with contextlib.suppress(FileNotFoundError, PermissionError):  # published by now, or a file of another user
                 self.hdfs.touch(source)
@@ -428,7 +415,3 @@ class HdfsStorage(Storage):
             content.seek(0)
         self.hdfs.upload(io.BytesIO(content) if isinstance(content, bytes) else content, path)  # makes the folder
         return path
-
-
-def _item(status: HdfsStatus) -> Item:
-    return Item(status.name, status.is_folder, status.size, status.changed * 1_000_000)

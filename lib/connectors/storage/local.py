@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from ..ground.errors import Fatal, Misconfigured, Problem
+from ..ground.errors import Misconfigured, Problem
 from . import volumes
 from .base import Content, Item, Storage, remove_temporaries, temporary_name
 
@@ -160,10 +160,7 @@ class LocalStorage(Storage):
                 self._rename(source, target)
             except FileExistsError:
                 if source.exists():
-                    raise Fatal(
-                        f"{final} exists in {self.root}, and it is not the file that is to be published",
-                        way_out="move that file away; nothing was overwritten, and the next start goes on from here",
-                    ) from None
+                    raise self.name_taken(final) from None
             except FileNotFoundError:
                 continue  # its folder was empty, and another process has removed it; or another one has published it
             else:

@@ -205,7 +205,7 @@ class ObjectStore(Storage):
                 with self.open(name) as staged:
                     same = self._has(final, cast(BinaryIO, staged))
                 if not same and self.size(name) is not None:
-                    raise
+                    raise self.name_taken(final) from None
         except FileNotFoundError:
             return False
         self.delete(name)

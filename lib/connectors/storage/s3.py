@@ -152,7 +152,7 @@ class S3Storage(Storage):
             if uploads is not None:
                 return self._complete_all({name: uploads[name] for name in sizes}, record, fresh=is_own)
             if conflict is not None:
-                raise self._exists(conflict)
+                raise self.name_taken(conflict)
             conflict, is_own = self._prepare_all([(name, final) for name, final in files if name in sizes], sizes, record)
 
     def abort_orphans(self, older_than: float, journal: str, is_own: Callable[[str], bool]) -> None:
@@ -262,7 +262,7 @@ class S3Storage(Storage):
                 self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
             self._try_to_complete(target, upload["parts"])
         except PreconditionFailed:
-            raise self._exists(upload["final"]) from None
+            raise self.name_taken(upload["final"]) from None
         except NoSuchUpload:
             if self.size(upload["final"]) is None and self.size(name) is not None:
                 raise self._lost(upload["final"], name, record) from None
@@ -282,12 +282,6 @@ class S3Storage(Storage):
     def _abort(self, key: str, upload: str) -> None:
         with contextlib.suppress(NoSuchUpload):
             self.bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
-
-    def _exists(self, final: str) -> Fatal:
-        return Fatal(
-            f"{final} exists in {self.root}, and it is not the file that is to be published",
-            way_out="move that object away; nothing was overwritten, and the next start goes on from here",
-        )
 
     def _lost(self, final: str, name: str, record: str) -> Fatal:
         return Fatal(

@@ -38,8 +38,8 @@ class Target:
         self.client_of = client_of
         self.web = WebHdfs(f"http://{self.server.web}", "test")
 
-    def storage(self) -> HdfsStorage:
-        return HdfsStorage(self.path, self.server.storage, self.client_of)
+    def storage(self, folder: str = "") -> HdfsStorage:
+        return HdfsStorage(f"{self.path}/{folder}", self.server.storage, self.client_of)
 
     def folder(self) -> SinkFolder:
         return SinkFolder(self.storage(), "orders")
@@ -48,7 +48,7 @@ class Target:
         return self.storage().hdfs
 
     def store(self) -> Storage:
-        return self.storage().below("x")
+        return self.storage("x")
 
     def put(self, name: str, content: bytes) -> None:
         self.web.upload(io.BytesIO(content), f"{self.at}/{name}")
@@ -185,7 +185,7 @@ class TestPublication:
         target.folder().publish("staged", "part-0")
         status = target.web.status(f"{target.at}/part-0")
         assert status is not None
-        assert abs(status.changed / 1000 - time.time()) < 600
+        assert abs(status.changed / 1e9 - time.time()) < 600
 
     def test_a_file_that_another_driver_publishes_at_that_moment_has_no_time_to_be_set(self, target: Target) -> None:
         target.put("staged", b"rows")
