@@ -286,12 +286,6 @@ _TRIES = 3
 _WEB_PORT = 9870
 
 
-def hadoop(location: str, options: Mapping[str, Any], client_of: ClientOf | None = None) -> Hadoop:
-    """The client of the HDFS of ``location``: Spark's own where there is one, else WebHDFS."""
-    client = client_of(location) if client_of else None
-    return SparkHadoop(client) if client else web_hdfs(location, options)
-
-
 def web_hdfs(location: str, options: Mapping[str, Any]) -> WebHdfs:
     """WebHDFS for ``location``: at its host and Hadoop's own port, unless ``options`` say otherwise."""
     host = options.get("host") or urlparse(location).hostname
@@ -309,7 +303,8 @@ class HdfsStorage(Storage):
     def __init__(self, location: str, options: Mapping[str, Any], client_of: ClientOf | None = None) -> None:
         self.root = location.rstrip("/")
         self._folder = urlparse(self.root).path.rstrip("/")
-        self.hdfs = hadoop(location, options, client_of)
+        client = client_of(location) if client_of else None
+        self.hdfs: Hadoop = SparkHadoop(client) if client else web_hdfs(location, options)
 
     def put_if_absent(self, name: str, content: Content) -> bool:
         target = self._path(name)
@@ -411,7 +406,5 @@ class HdfsStorage(Storage):
 
     def _temporary(self, target: str, content: Content) -> str:
         path = f"{target.rpartition('/')[0]}/{temporary_name()}"
-        if not isinstance(content, bytes):
-            content.seek(0)
         self.hdfs.upload(io.BytesIO(content) if isinstance(content, bytes) else content, path)  # makes the folder
         return path

@@ -12,9 +12,9 @@ from urllib.parse import urlparse, urlunparse
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Text
 from .base import Storage
-from .hdfs import HDFS, ClientOf
+from .hdfs import HDFS, ClientOf, HdfsStorage
 from .local import LocalStorage
-from .object_store import PROVEN, ObjectStore
+from .object_store import PROVEN, WRITABLE, ObjectStore
 
 S3: Final = ("s3://", "s3a://")
 _PROTOCOL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -34,8 +34,6 @@ def storage_of(location: str, options: Mapping[str, Any] | None = None, client_o
 
         return S3Storage(location, keys)
     if location.startswith(HDFS):
-        from .hdfs import HdfsStorage
-
         return HdfsStorage(location, keys, client_of)
     if is_local(location):
         return LocalStorage(local_path(location))
@@ -114,11 +112,10 @@ def _check_s3(option: str, location: str, keys: Mapping[str, Any]) -> Iterator[P
 def _check_protocol(option: str, location: str, write: bool) -> Iterator[Problem]:
     protocol = location.split(":")[0]
     if write and protocol not in PROVEN:
-        known = ", ".join(f"{name}://" for name in ("s3", "hdfs", *PROVEN))
         yield Problem(
             option,
             f"cannot be {without_user(location)!r}: {protocol}:// has no proven way to create a file only where there is none. "
-            f"Give a local or mounted folder, or one of {known}.",
+            f"Give a local or mounted folder, or one of {WRITABLE}.",
         )
 
 

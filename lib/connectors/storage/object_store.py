@@ -83,6 +83,8 @@ async def _readable(blob: Any) -> tuple[str, dict[str, str]]:
 
 PROVEN: Final = {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs", "gcs": "gcsfs"}
 """The protocols whose conditional create is proven by a race against a server, and the packages that they need."""
+WRITABLE: Final = ", ".join(f"{protocol}://" for protocol in ("s3", "hdfs", *PROVEN))
+"""The protocols of storages that can create a file only where there is none, for messages."""
 PACKAGES: Final = {"adlfs": "'adlfs>=2026.8' 'azure-storage-blob>=12.31'", "gcsfs": "'gcsfs>=2026.10'"}
 """The packages to install. Old versions of ``azure-storage-blob`` mix the blocks of two writers of one large blob."""
 _CHUNK: Final = 4 << 20
@@ -135,7 +137,7 @@ class ObjectStore(Storage):
             file = system.open(path, "rb")
             if (getattr(file, "details", None) or {}).get("type") == "directory":
                 raise FileNotFoundError(f"{path} is a folder")
-            return pa.PythonFile(io.BufferedReader(_ObjectReader(self._errors, file)), mode="r")
+            return pa.PythonFile(io.BufferedReader(cast(io.RawIOBase, _ObjectReader(self._errors, file))), mode="r")
 
     def create(self, name: str) -> BinaryIO:
         return cast(BinaryIO, Upload(lambda content: self._put(name, content)))
@@ -257,8 +259,7 @@ class ObjectStore(Storage):
 
     def _require_proven(self, operation: str) -> None:
         if self.protocol not in PROVEN:
-            known = ", ".join(f"{protocol}://" for protocol in ("s3", "hdfs", *PROVEN))
-            text = f"{operation} is not proven for {self.protocol}://: it can only be read. Use a folder, or {known}."
+            text = f"{operation} is not proven for {self.protocol}://: it can only be read. Use a folder, or {WRITABLE}."
             raise misconfigured("path", text)
 
     def _locate(self, name: str) -> tuple[Any, str]:
@@ -321,34 +322,21 @@ class ObjectStore(Storage):
         return misconfigured("path", text)
 
 
-class _ObjectReader(io.RawIOBase):
+class _ObjectReader:
     """A file of fsspec whose errors are those of a storage."""
 
     def __init__(self, errors: Callable[[], AbstractContextManager[None]], file: Any) -> None:
         self._errors = errors
         self._file = file
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
     def readinto(self, buffer: Any) -> int:
         with self._errors():
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return bool(self._file.seekable())
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def _kind(protocol: str) -> Any:

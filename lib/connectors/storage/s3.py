@@ -185,7 +185,25 @@ class S3Storage(Storage):
         return f"s3a://{self.bucket.name}/{self._prefix}{name}"
 
     def spark_options(self) -> dict[str, str]:
-        return spark_options(self.bucket.name, self.options)
+        """See :meth:`Storage.spark_options`. They let Spark's client (``s3a://``) reach what the others reach."""
+        options = self.options
+        if not options:
+            return {}
+        address, token = endpoint(options), options.get("token")
+        provider = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
+        settings = {
+            "access.key": options.get("key"),
+            "secret.key": options.get("secret"),
+            "session.token": token,
+            "aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}" if options.get("key") else None,
+            "endpoint.region": region(options),
+            "endpoint": address,
+            "path.style.access": "true" if address else None,
+            "connection.ssl.enabled": "false" if address and address.startswith("http:") else None,
+        }
+        named = {f"fs.s3a.bucket.{self.bucket.name}.{name}": str(value) for name, value in settings.items() if value}
+        # Hadoop keeps one client per bucket, whatever options come later: a session's own would be used instead of these.
+        return named | {"fs.s3a.impl.disable.cache": "true"}
 
     def _recorded(self, record: str) -> dict[str, dict[str, Any]] | None:
         """The uploads that a call has prepared, by the names of the staged files."""
@@ -249,23 +267,20 @@ class S3Storage(Storage):
 
     def _failure(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> Exception | None:
         """Completes one upload. Returns what is wrong with it: the others are published, and their staged files removed."""
+        final, target = upload["final"], {"Key": self._prefix + upload["final"], "UploadId": upload["upload"]}
         try:
-            self._complete(upload, name, record, fresh)
+            try:
+                if not fresh:
+                    self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
+                self._try_to_complete(target, upload["parts"])
+            except PreconditionFailed:
+                return self.name_taken(final)
+            except NoSuchUpload:
+                if self.size(final) is None and self.size(name) is not None:
+                    return self._lost(final, name, record)
         except (ConnectorError, OSError) as failure:
             return failure
         return None
-
-    def _complete(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> None:
-        target = {"Key": self._prefix + upload["final"], "UploadId": upload["upload"]}
-        try:
-            if not fresh:
-                self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
-            self._try_to_complete(target, upload["parts"])
-        except PreconditionFailed:
-            raise self.name_taken(upload["final"]) from None
-        except NoSuchUpload:
-            if self.size(upload["final"]) is None and self.size(name) is not None:
-                raise self._lost(upload["final"], name, record) from None
 
     def _try_to_complete(self, target: Mapping[str, str], parts: Sequence[Mapping[str, Any]]) -> None:
         """Raises :class:`NoSuchUpload` for an upload that is over, :class:`PreconditionFailed` if another object is there."""
@@ -291,27 +306,6 @@ class S3Storage(Storage):
             "the next start publishes it, with every other file that this record names and that is still staged: delete first "
             "what is staged of those that a reader has moved. Either way the start goes on from here",
         )
-
-
-def spark_options(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
-    """Options of Spark's reader or writer that let its S3 client (``s3a://``) reach what the others reach."""
-    if not options:
-        return {}
-    address, token = endpoint(options), options.get("token")
-    provider = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
-    settings = {
-        "access.key": options.get("key"),
-        "secret.key": options.get("secret"),
-        "session.token": token,
-        "aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}" if options.get("key") else None,
-        "endpoint.region": region(options),
-        "endpoint": address,
-        "path.style.access": "true" if address else None,
-        "connection.ssl.enabled": "false" if address and address.startswith("http:") else None,
-    }
-    named = {f"fs.s3a.bucket.{bucket}.{name}": str(value) for name, value in settings.items() if value}
-    # Hadoop keeps one client per bucket, whatever options come later: a session's own would be used instead of these.
-    return named | {"fs.s3a.impl.disable.cache": "true"}
 
 
 def _nanoseconds(listed: Mapping[str, Any]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Final
@@ -92,23 +92,20 @@ class Bucket:
                 raise _error_of_code(left.get("Code", ""), 200, self.name, left.get("Key", ""), left.get("Message", ""))
 
     def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
-        token: dict[str, str] = {}
-        while True:
-            page = self.call("list_objects_v2", MaxKeys=self.page, **arguments, **token)
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
+        """The answers to a listing of objects."""
+        return self._pages("list_objects_v2", ("ContinuationToken",), MaxKeys=self.page, **arguments)
 
     def uploads(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         """The multipart uploads that are neither completed nor aborted, to keys that begin with ``prefix``."""
-        after: dict[str, str] = {}
-        while True:
-            page = self.call("list_multipart_uploads", Prefix=prefix, **after)
+        for page in self._pages("list_multipart_uploads", ("KeyMarker", "UploadIdMarker"), Prefix=prefix):
             yield from page.get("Uploads", ())
-            if not page.get("IsTruncated"):
-                return
-            after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def _pages(self, operation: str, markers: Sequence[str], **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        page: Mapping[str, Any] = {"IsTruncated": True}
+        while page.get("IsTruncated"):
+            page = self.call(operation, **arguments)
+            yield page
+            arguments |= {marker: page.get(f"Next{marker}") for marker in markers}
 
 
 def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from connectors.core.ledger import Entry
 from connectors.core.writing import stage
 from connectors.storage import Storage
 from connectors.storage import s3_bucket as module
-from connectors.storage.s3 import S3Storage, spark_options
+from connectors.storage.s3 import S3Storage
 from connectors.systems.files import FilesSink
 from connectors.systems.files.rolling import seal_folder
 from connectors.testing.servers import MotoServer
@@ -129,6 +130,26 @@ class TestStore:
         store.put_if_absent("top", b"")
         assert len(store.names("many")) == 5
         assert (store.names(), store.folders(), store.names("nothing")) == (["top"], ["many"], [])
+
+    def test_a_listing_of_uploads_of_several_pages_is_complete(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """moto answers all of them at once; here each page has one, after both markers."""
+        request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+        def paged(client: Any, operation: str, arguments: Any) -> Any:
+            after = (arguments.pop("KeyMarker", ""), arguments.pop("UploadIdMarker", ""))
+            answer = request(client, operation, arguments)
+            uploads = sorted(answer["Uploads"], key=lambda upload: (upload["Key"], upload["UploadId"]))
+            page, *rest = [upload for upload in uploads if (upload["Key"], upload["UploadId"]) > after]
+            markers = {"NextKeyMarker": page["Key"], "NextUploadIdMarker": page["UploadId"]} if rest else {}
+            return {"Uploads": [page], "IsTruncated": bool(rest), **markers}
+
+        create = partial(bucket.client.create_multipart_upload, Bucket=bucket.name)
+        created = [create(Key=key)["UploadId"] for key in ("x/a", "x/a", "x/b")]
+        monkeypatch.setattr(BaseClient, "_make_api_call", paged)
+        listed = islice(module.Bucket(bucket.name, bucket.storage).uploads("x/"), 9)
+        assert sorted(upload["UploadId"] for upload in listed) == sorted(created)
 
     def test_what_is_not_there_is_not_found(self, bucket: Bucket) -> None:
         store = bucket.store()
@@ -456,6 +477,15 @@ class TestTwoAtOnce:
         tables = (pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible())
         assert sorted(number for table in tables for number in table["id"].to_pylist()) == [0, 1, 2, 3, 4]
 
+    def test_an_object_that_appears_after_the_preparation_is_not_overwritten_and_the_rows_stay_staged(
+        self, bucket: Bucket, interruption: Interruption
+    ) -> None:
+        bucket.put("staged", b"rows")
+        interruption.before("CompleteMultipartUpload", partial(bucket.put, "part-0", b"somebody's"))
+        with pytest.raises(Fatal, match="part-0 exists"):
+            bucket.folder().publish("staged", "part-0")
+        assert (bucket.get("staged"), bucket.get("part-0")) == (b"rows", b"somebody's")
+
     def test_an_answer_that_is_lost_at_any_request_is_made_good_by_the_next_try(
         self, interruption: Interruption, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -582,11 +612,11 @@ class TestErrors:
             S3Storage(bucket.path, bucket.storage).size("x")
 
     def test_what_spark_is_told_is_of_this_bucket_alone_and_its_secrets_are_redacted_by_name(self, bucket: Bucket) -> None:
-        options = spark_options(bucket.name, {**bucket.storage, "token": "t"})
+        options = S3Storage(bucket.path, {**bucket.storage, "token": "t"}).spark_options()
         assert options[f"fs.s3a.bucket.{bucket.name}.endpoint"] == required(MotoServer).url
         hidden = [key for key, value in options.items() if value in ("test", "t")]
         assert all(any(word in key for word in ("secret", "token", "access.key")) for key in hidden)
-        assert spark_options(bucket.name, {}) == {}
+        assert S3Storage(bucket.path, {}).spark_options() == {}
 
     def test_a_secret_may_be_a_reference_and_is_not_shown(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SECRET_AWS_KEY", "very secret")
