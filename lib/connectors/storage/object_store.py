@@ -1,6 +1,10 @@
 """Object stores and whatever else fsspec knows: everything for the stores with a proven conditional create, else reading.
 
 A publication is a copy that the service makes on its side, in one step, and only where the target does not exist.
+
+The package ``obstore`` (0.12) cannot take the place of fsspec here. A process that is forked after its first use hangs in
+each call; a key with an empty part, such as ``a//b``, breaks every listing that meets it; and it takes Azure's answer that
+a copy has begun for its end, after which the staged file would be deleted.
 """
 
 from __future__ import annotations
