@@ -13,7 +13,7 @@ from connectors.systems import SYSTEMS, all_systems
 from connectors_tools.cli import main
 from connectors_tools.reference import Row, connectors_of, markdown, rows_of
 
-README = Path(__file__).parents[1] / "lib" / "README.md"
+README = Path(__file__).parents[2] / "lib" / "README.md"
 REMAKE = "put the output of `python -m connectors options --markdown` between the marks of lib/README.md"
 CONNECTORS = [(system, kind, connector) for system in SYSTEMS for kind, connector in connectors_of(system)]
 
@@ -86,6 +86,6 @@ def test_the_guarantees_fit_a_terminal() -> None:
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    version = re.search(r'^version = "(.*)"', (Path(__file__).parents[1] / "pyproject.toml").read_text(), re.MULTILINE)
+    version = re.search(r'^version = "(.*)"', (Path(__file__).parents[2] / "pyproject.toml").read_text(), re.MULTILINE)
     assert version is not None
     assert CliRunner().invoke(main, ["--version"]).output == f"connectors {version[1]}\n"

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from connectors_tools.cli import main
 from connectors_tools.fake_workspace import FakeWorkspace
-from tests.bundle.conftest import Workbench
+from tests.tools.bundle.conftest import Workbench
 
 ROOT = "/Workspace/Users/dev.user@example.com/.bundle/test/dev"
 
