@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -369,12 +371,41 @@ def values_of(batches: Iterator[pa.RecordBatch]) -> list[int]:
     return [row["value"] for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("records", range(1, 13))
-def test_a_reader_that_seeks_goes_on_behind_the_newest_position_that_it_knows(records: int) -> None:
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_reader_that_seeks_goes_on_behind_the_newest_position_that_it_knows(batches: int) -> None:
     reader = SeekingTens(seeks=True)
-    assert values_of(reader.read(Tens(0))) == list(range(12))
+    records = len(values_of(islice(reader.read(Tens(0)), batches)))
     assert values_of(reader.resume(Tens(0), records)) == list(range(records, 12))
-    assert reader.starts == [0, records // 4 * 4]
+    assert reader.starts == [0, records]
+
+
+@pytest.mark.parametrize("records", range(1, 13))
+def test_it_can_be_resumed_after_any_record(records: int) -> None:
+    reader = SeekingTens(seeks=True)
+    values_of(reader.read(Tens(0)))
+    assert values_of(reader.resume(Tens(0), records)) == list(range(records, 12))
+
+
+class Place:
+    """A position that can be counted while it is remembered."""
+
+
+class SeekingPlaces(SeekingReader[Tens]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: weakref.WeakSet[Place] = weakref.WeakSet()
+
+    def read_after(self, split: Tens, position: Place | None) -> Iterator[tuple[pa.RecordBatch, Place]]:
+        for value in range(100):
+            place = Place()
+            self.places.add(place)
+            yield pa.RecordBatch.from_pydict({"value": [value]}, SCHEMA), place
+
+
+def test_it_remembers_one_position_whatever_the_number_of_batches() -> None:
+    reader = SeekingPlaces()
+    assert values_of(reader.read(Tens(0))) == list(range(100))
+    assert len(reader.places) == 1
 
 
 @pytest.mark.parametrize("is_same", [True, False])

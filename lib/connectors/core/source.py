@@ -216,8 +216,8 @@ class SeekingReader(SplitReader[SplitT]):
     def __init__(self) -> None:
         super().__init__()
         self._split: SplitT | None = None
-        self._marks: list[tuple[int, Any]] = []
-        """How many records of the split there are up to which position."""
+        self._mark: tuple[int, Any] = (0, None)
+        """How many records of the split there are up to the newest position that is known, and this position."""
 
     @abstractmethod
     def read_after(self, split: SplitT, position: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
@@ -230,15 +230,13 @@ class SeekingReader(SplitReader[SplitT]):
         return self.resume(split, 0)
 
     def resume(self, split: SplitT, records: int) -> Iterator[pa.RecordBatch]:
-        if self._split != split or not records:
-            self._split, self._marks = split, [(0, None)]
-        while self._marks[-1][0] > records:
-            self._marks.pop()
-        count, position = self._marks[-1]
+        if self._split != split or records < max(1, self._mark[0]):
+            self._split, self._mark = split, (0, None)
+        count, position = self._mark
         for batch, position_after in self.read_after(split, position):
             skip, count = max(0, records - count), count + batch.num_rows
             if position_after is not None:
-                self._marks.append((count, position_after))
+                self._mark = count, position_after
             if skip < batch.num_rows:
                 yield batch.slice(skip)
 

@@ -79,7 +79,7 @@ class ItemReader(SeekingReader[Share]):
 
     def resume(self, split: Share, records: int) -> Iterator[pa.RecordBatch]:
         """Goes on with the page after the last record, which a scan from the beginning might not give in the same place."""
-        if records and (split != self._split or records != self._marks[-1][0]):
+        if records and (split != self._split or records != self._mark[0]):
             raise Fatal(f"the scan of {self._table} has lost its place after {records} items", way_out="read the table again")
         return super().resume(split, records)
 
