@@ -85,6 +85,15 @@ def test_a_default_is_not_given() -> None:
     assert not values.is_set("start")
 
 
+def test_an_empty_text_counts_as_not_given_where_nothing_is_the_default() -> None:
+    known = Options(app=Text(None, needed_by="version"), version=Int(None, needed_by="app"), name=Text("x"))
+    values = known.parse("connectors.toy", {"app": "", "name": ""})
+    assert (values["app"], values["name"]) == (None, "")
+    assert not values.is_set("app")
+    with pytest.raises(Misconfigured, match="app +missing; version needs it"):
+        known.parse("connectors.toy", {"app": "", "version": "1"})
+
+
 def test_none_counts_as_not_given() -> None:
     assert parse(start=None)["start"] == 1
     assert problems(path=None) == {"path": 'missing; give it by .option("path", …).'}
