@@ -300,6 +300,8 @@ def test_user_info_in_a_url_is_never_shown(url: str) -> None:
         "jdbc:sqlserver://host;user=joe;password=hunter2",
         "jdbc:postgresql://host/db?user=joe&password=hunter2",
         "https://joe:hunter2/3@host/x",
+        "https://host/workflows?sv=1.0&sig=hunter2",
+        "https://host/api/function?code=hunter2&x={",
     ],
 )
 def test_a_password_inside_a_url_is_never_shown(value: str) -> None:

@@ -36,7 +36,8 @@ _WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt])|(?<=\\u[0-9A
 """Also behind a character as a URL or a text of JSON writes it."""
 _WORD, _ANYWHERE = 4, 8
 """Characters from which a secret is replaced where it is a word, and inside of words."""
-_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)([^&;\s]+)", re.IGNORECASE)
+_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key|sig)=|[?&]code=)([^&;\s]+)", re.IGNORECASE)
+"""Also a signature or a code in a link, which lets in whoever has it."""
 
 
 def is_secret(option: str) -> bool:
