@@ -90,7 +90,7 @@ def test_an_empty_text_counts_as_not_given_where_nothing_is_the_default() -> Non
     values = known.parse("connectors.toy", {"app": "", "name": ""})
     assert (values["app"], values["name"]) == (None, "")
     assert not values.is_set("app")
-    with pytest.raises(Misconfigured, match="app +missing; version needs it"):
+    with pytest.raises(Misconfigured, match=r"app +missing; version needs it"):
         known.parse("connectors.toy", {"app": "", "version": "1"})
 
 

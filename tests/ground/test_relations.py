@@ -96,6 +96,12 @@ def test_a_column_that_the_rows_lack_or_have_with_another_type_is_a_problem() ->
     ]  # fmt: skip
 
 
+def test_a_column_that_the_rows_have_twice_is_a_problem() -> None:
+    rows = pa.schema([("id", pa.int64()), ("flag", pa.bool_()), ("flag", pa.bool_())])
+    problem = 'names the column "flag", which the rows have more than once: id, flag, flag.'
+    assert wrong(rows, gone="flag") == [("gone", problem)]
+
+
 @pytest.mark.parametrize("text", ["a/{}", "{a:>5}", "{a!r}", "{a", "a}"])
 def test_braces_that_name_no_column_are_no_template(text: str) -> None:
     with pytest.raises(Misconfigured, match=r"path +must be text with columns in braces, such as x/\{id\}; got "):

@@ -82,18 +82,19 @@ def template_columns(template: str) -> list[str]:
 
 
 def missing_columns(option: str, named: Sequence[str], columns: Sequence[str]) -> Iterator[Problem]:
-    """Those of the names that ``option`` gives which are not among the ``columns`` of the rows."""
+    """Those of the names that ``option`` gives which are not among the ``columns`` of the rows, or not once."""
     for name in dict.fromkeys(named):
-        if name not in columns:
-            yield Problem(option, f'names the column "{name}", which the rows do not have: {", ".join(columns)}.')
+        if (count := columns.count(name)) != 1:
+            why = "have more than once" if count else "do not have"
+            yield Problem(option, f'names the column "{name}", which the rows {why}: {", ".join(columns)}.')
 
 
 def column_problems(declared: Mapping[str, Option], values: Mapping[str, Any], schema: pa.Schema) -> Iterator[Problem]:
-    """Each option that names a column which rows of ``schema`` do not have, or have with another type."""
+    """Each option that names a column which rows of ``schema`` do not have once, or have with another type."""
     for name, option in declared.items():
         named = option.columns(values[name]) if values[name] else ()
         yield from missing_columns(name, named, schema.names)
         kind = option.kind if isinstance(option, Column) else None
         for column in named:
-            if kind and column in schema.names and (type_ := schema.field(column).type) not in kind:
+            if kind and schema.names.count(column) == 1 and (type_ := schema.field(column).type) not in kind:
                 yield Problem(name, f'must be {kind.words}; "{column}" is {type_}.')

@@ -78,7 +78,7 @@ class ElasticsearchSink(BatchingSink):
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         for part in IndexName.of(self.values["index"]).columns():
-            kind = schema.field(part.column).type if part.pattern and part.column in schema.names else pa.date32()
+            kind = schema.field(part.column).type if part.pattern and schema.names.count(part.column) == 1 else pa.date32()
             if not (types.is_timestamp(kind) or types.is_date(kind)):
                 yield Problem("index", f'has a date pattern for "{part.column}", which is {kind}, not a timestamp or date.')
 
