@@ -44,6 +44,9 @@ def end_at_signals() -> None:
                 _set_handler(number, signal.SIG_DFL)
 
 
+os.register_at_fork(after_in_child=end_at_signals)  # it has no work, and must end also where it waits for a lock
+
+
 def _end() -> None:
     """Does the work, or waits for it: a signal may come while the process ends by itself."""
     process = os.getpid()
