@@ -17,7 +17,6 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, once_query
-from connectors.core.writing import stage
 from connectors.systems.kafka.ledger import SINK_PARTITION, SlotLayout
 from connectors.systems.kafka.session import open_session
 from connectors.systems.kafka.transactions import TransactionSlots
@@ -255,4 +254,4 @@ def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any
 def test_slots_elsewhere_than_in_foreach_batch_are_refused_by_name(tmp_path: Path) -> None:
     sink = Target(tmp_path).sink(slots=2, stagingLocation=None)
     with pytest.raises(Misconfigured, match=r"slots +above 1 is for foreach_batch alone"):
-        stage(sink, Batch("s", "query", 0), pa.schema(TEXT), 0, iter([records(1)]))
+        sink.refuse_frame(pa.schema(TEXT), placed=False)
