@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -129,7 +128,6 @@ class DeltaTablesCommitter(RecordingCommitter):
                 schemas.setdefault(row["table"], []).append(row["schema"])
             if batch.claim is not None:  # before the tables, as what comes before the first batch
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
-            # With onLostLedger=notWritten a table's RESTORE may have taken away a batch whose number Delta has seen.
             is_lost = batch.claim is None and batch.number > 0 and self.last(batch.query) is None
             write = partial(self._write, rows, batch, is_lost)
             _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
@@ -159,20 +157,26 @@ class DeltaTablesCommitter(RecordingCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
+        restored = _restored(frame.sparkSession, location) if is_lost and known is not None else None
+        mark = self._mark(table, batch, restored)
         if table in self.keys and known is not None:
-            self._merge(rows, location, table, batch, is_lost)
+            self._merge(rows, location, table, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
         writer = writer.option("delta.enableTypeWidening", "true")
-        mark = self._mark(table, batch)
         writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version)).save(location)
 
-    def _mark(self, table: str, batch: Batch) -> TransactionMark:
-        """Delta skips a transaction of an earlier batch, which a driver that stood still writes late."""
-        return TransactionMark(f"{batch.sink_id}:{batch.query}:{table}", batch.number, "")
+    def _mark(self, table: str, batch: Batch, restored: int | None) -> TransactionMark:
+        """Delta skips a transaction of an earlier batch, which a driver that stood still writes late.
 
-    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch, is_lost: bool) -> None:
+        It knows also the number of a batch that a RESTORE, the version ``restored``, has taken away. After a lost ledger, with
+        ``onLostLedger=notWritten``, that batch comes again: in the name of another application, and so once.
+        """
+        suffix = "" if restored is None else f":{restored}"
+        return TransactionMark(f"{batch.sink_id}:{batch.query}:{table}{suffix}", batch.number, "")
+
+    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch, mark: TransactionMark) -> None:
         """By key, and so the same when it is done again."""
         view = f"connectors_{digest(batch.prefix(), location)}"
         try:
@@ -183,7 +187,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         database = f"{spark.conf.get('spark.sql.globalTempDatabase')}." if is_own else ""
         rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
-            with nullcontext() if is_lost else MergeTransaction(spark, self._mark(table, batch)):
+            with MergeTransaction(spark, mark):
                 spark.sql(
                     f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old "
                     f"USING {database}{view} AS new ON {same_key(self.keys[table])} "
@@ -194,6 +198,13 @@ class DeltaTablesCommitter(RecordingCommitter):
             catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
             if is_own:
                 self._sessions.put(spark)
+
+
+def _restored(spark: SparkSession, location: str) -> int | None:
+    """The version of the newest RESTORE of the table at ``location``, if its history has one."""
+    history = spark.sql(f"DESCRIBE HISTORY delta.{quoted(location)}").where("operation = 'RESTORE'")
+    version: int | None = history.agg({"version": "max"}).collect()[0][0]
+    return version
 
 
 def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
