@@ -260,7 +260,10 @@ class Sink(ABC):
 
     def folder(self) -> SinkFolder:
         """The folder in which rows are staged; by default that of :meth:`staging_location`."""
-        return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
+        if (location := self.staging_location()) is None:
+            missing = Problem("stagingLocation", "missing; give a folder that driver and tasks share.")
+            raise Misconfigured(f"connectors.{self.name}", [missing])
+        return SinkFolder(storage_of(location, self.values["storageOptions"]), self.sink_id())
 
     def letters(self) -> SinkLetters | None:
         """The store of this sink's dead letters; ``None`` unless the user asked for them."""

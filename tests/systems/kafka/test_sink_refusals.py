@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,15 @@ def test_a_timeout_above_the_brokers_is_refused_with_both_numbers(target: Target
 def test_a_topic_that_is_not_there_is_told_by_name(target: Target) -> None:
     with pytest.raises(Misconfigured, match='"no-such-topic" does not exist'):
         target.write(rows(1), TEXT, topic="no-such-topic")
+
+
+def test_rows_are_staged_nowhere_where_no_folder_is_known(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Misconfigured, match=r"stagingLocation +missing"):
+        target.write(rows(1), TEXT, stagingLocation=None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_wrong_password_is_one_clear_error_without_the_password(target: Target) -> None:
