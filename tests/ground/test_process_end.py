@@ -48,7 +48,12 @@ from connectors.ground import process_end
 
 process_end.call_at_end(lambda: None)
 if os.fork() == 0:
-    print(*(signal.getsignal(number).name for number in (signal.SIGHUP, signal.SIGTERM)), signal.signal.__module__)
+    print(*(signal.getsignal(number).name for number in (signal.SIGHUP, signal.SIGTERM)), signal.signal.__module__, flush=True)
+    signal.signal = another = lambda *_: None
+    if os.fork() == 0:
+        print(signal.signal is another)
+    else:
+        os.wait()
 else:
     os.wait()
     print(*(signal.getsignal(number).__name__ for number in (signal.SIGHUP, signal.SIGTERM)))
@@ -87,7 +92,7 @@ def test_a_forked_process_ends_at_a_signal_at_once() -> None:
     """A pool of processes ends so: Python may never notice the signal in one that begins to wait for a lock."""
     environment = {**os.environ, "PYTHONPATH": str(Path(process_end.__file__).parents[2])}
     ran = subprocess.run([sys.executable, "-c", FORKING], env=environment, capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == ["SIG_DFL SIG_DFL signal", "_end_by_signal _end_by_signal"]
+    assert ran.stdout.splitlines() == ["SIG_DFL SIG_DFL signal", "True", "_end_by_signal _end_by_signal"]
 
 
 @pytest.mark.parametrize(

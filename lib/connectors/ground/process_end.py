@@ -38,7 +38,8 @@ def end_at_signals() -> None:
     on and write. Has an effect in the main thread.
     """
     if _is_main_thread():
-        signal.signal = _set_handler
+        if signal.signal is _set_handler_unless_default:
+            signal.signal = _set_handler
         for number in _SIGNALS:
             if signal.getsignal(number) is _end_by_signal:
                 _set_handler(number, signal.SIG_DFL)
