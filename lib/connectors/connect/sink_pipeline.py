@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..formats.base import is_binary, is_text
+from ..ground.columns import is_binary, is_text
 from .arrow_data import cast_to, schema_of
 from .columns import INDEX, Column, Records, numbers
 from .converters import converter_of, header_of

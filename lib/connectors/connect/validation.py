@@ -64,9 +64,9 @@ def _problems(properties: Mapping[str, str], is_sink: bool) -> Iterator[Problem]
     yield from common_problems(properties, sink=is_sink)
     yield from converter_problems(properties)
     for steps in ("transforms", "predicates"):
-        given = [key for key in properties if key.startswith(f"{steps}.") or (key == steps and names(properties[key]))]
-        if given:  # one answer for all of them
-            yield Problem(min(given), f"{_STEPS}; got {redacted(min(given), properties[min(given)])}.")
+        keys = [key for key in properties if key.startswith(f"{steps}.") or (key == steps and names(properties[key]))]
+        if keys:  # one answer for all of them
+            yield Problem(min(keys), f"{_STEPS}; got {redacted(min(keys), properties[min(keys)])}.")
     try:
         kind = connector_class(properties.get("connector.class", ""), base)
     except ValueError as wrong:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import fields_of, is_binary, is_text, scattered
+from ..ground.columns import is_binary, is_text
+from .base import fields_of, scattered
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ..ground.clients import client_library
-from .base import fields_of, is_binary, is_text
+from ..ground.columns import is_binary, is_text
+from .base import fields_of
 
 if TYPE_CHECKING:
     from .avro import AvroSchema

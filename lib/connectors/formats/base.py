@@ -204,16 +204,6 @@ def sql_type(kind: pa.DataType) -> str:
     return _NAMES[kind]
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """True for strings, large ones too."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """True for bytes of any length, large ones too."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
 def quoted(name: str) -> str:
     """``name`` in backticks, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground.columns import is_text
 from .base import (
     BadRecord,
     Decoded,
@@ -27,7 +28,6 @@ from .base import (
     FormatSettings,
     decoded_each,
     fields_of,
-    is_text,
     present,
     quoted,
     smaller_parts,

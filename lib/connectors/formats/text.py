@@ -29,8 +29,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from ..ground.columns import is_binary, is_text
 from ..ground.errors import Misconfigured, Problem
-from .base import is_binary, is_text
 
 Numbers = npt.NDArray[np.int64]
 

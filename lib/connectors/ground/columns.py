@@ -25,11 +25,19 @@ class ColumnType:
         return any(test(kind) for test in self._tests)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """True for strings, large ones too."""
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def is_binary(kind: pa.DataType) -> bool:
+    """True for bytes of any length, large ones too."""
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
 BOOLEAN: Final = ColumnType("a boolean column", types.is_boolean)
-TEXT: Final = ColumnType("a column of text", types.is_string, types.is_large_string)
-TEXT_OR_BINARY: Final = ColumnType(
-    "a column of text or binary", TEXT.__contains__, types.is_binary, types.is_large_binary
-)
+TEXT: Final = ColumnType("a column of text", is_text)
+TEXT_OR_BINARY: Final = ColumnType("a column of text or binary", is_text, is_binary)
 
 
 @dataclass(frozen=True)

@@ -70,16 +70,15 @@ class _Relations:
 
     def rivals(self, name: str, option: Any) -> Iterator[Problem]:
         names = (name, *option.alternatives) if option.alternatives else ()
-        given = list(filter(self.is_given, names))
-        if names and not given:
+        rivals = list(filter(self.is_given, names))
+        if names and not rivals:
             yield Problem(name, f"missing; give {' or '.join(names)}.")
-        for rival in given[1:]:
-            yield Problem(rival, f"is given beside {given[0]}; give one of them.")
+        for rival in rivals[1:]:
+            yield Problem(rival, f"is given beside {rivals[0]}; give one of them.")
 
     def needs(self, name: str, option: Any) -> Iterator[Problem]:
-        for need in filter(self._holds, Condition.each(option.needed_by)):
+        if need := next(filter(self._holds, Condition.each(option.needed_by)), None):
             yield Problem(name, f"missing; {self._stated(need)} needs {need.words or 'it'}.")
-            return
 
     def misuses(self, name: str, option: Any) -> Iterator[Problem]:
         for only in Condition.each(option.only_with):

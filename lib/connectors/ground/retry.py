@@ -34,7 +34,7 @@ def seconds_of(retry_after: str | None) -> float | None:
     """The seconds of a header ``Retry-After``, which has a number or a date; ``None`` where it has neither."""
     if retry_after is None:
         return None
-    if retry_after.strip().isdigit():
+    if retry_after.strip().isdecimal():
         return float(retry_after)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())

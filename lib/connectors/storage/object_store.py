@@ -141,7 +141,7 @@ class ObjectStore(Storage):
             file = system.open(path, "rb")
             if (getattr(file, "details", None) or {}).get("type") == "directory":
                 raise FileNotFoundError(f"{path} is a folder")
-            return pa.PythonFile(io.BufferedReader(cast(io.RawIOBase, _ObjectReader(self._errors, file))), mode="r")
+            return pa.PythonFile(io.BufferedReader(_ObjectReader(self._errors, file)), mode="r")
 
     def create(self, name: str) -> BinaryIO:
         return cast(BinaryIO, Upload(lambda content: self._put(name, content)))
@@ -326,21 +326,34 @@ class ObjectStore(Storage):
         return misconfigured("path", text)
 
 
-class _ObjectReader:
+class _ObjectReader(io.RawIOBase):
     """A file of fsspec whose errors are those of a storage."""
 
     def __init__(self, errors: Callable[[], AbstractContextManager[None]], file: Any) -> None:
         self._errors = errors
         self._file = file
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
     def readinto(self, buffer: Any) -> int:
         with self._errors():
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return bool(self._file.seekable())
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _kind(protocol: str) -> Any:

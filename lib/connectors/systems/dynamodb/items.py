@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
-from ...formats.base import is_binary, is_text
 from ...formats.text import text_of as texts_of
+from ...ground.columns import is_binary, is_text
 
 Attribute = Mapping[str, Any]
 """A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from ...core import Batch, Committable, Fatal, SinkWriter
 from ...formats import AvroFormat
 from ...formats.avro import derived
-from ...formats.base import is_binary, is_text
 from ...formats.text import content_of, json_lines, text_of
+from ...ground.columns import is_binary, is_text
 from .column_types import as_schema, check_types, hybrid_days, parquet_schema, valid_texts
 from .committer import begin
 from .folders import Folders

@@ -14,7 +14,7 @@ from ...core.batch import Batch, Committable
 from ...core.folder import SinkFolder
 from ...core.sink import SinkWriter
 from ...core.writing import StageWriter
-from ...formats.base import is_text
+from ...ground.columns import is_text
 from ...ground.errors import ConnectorError, Poison
 from . import load
 from .column_types import cast_exactly, with_json_text

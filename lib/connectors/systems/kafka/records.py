@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects
 from ...formats import Side, format_of
-from ...formats.base import is_binary, is_text
+from ...ground.columns import is_binary, is_text
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import Values, usage
 
