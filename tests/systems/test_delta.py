@@ -185,7 +185,10 @@ def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path
     later = spark.newSession()
     later.conf.set("spark.sql.parquet.compression.codec", "zstd")
     later.conf.set("fs.azure.account.key.of.this.test", "key")
-    write_item(later, function, 2, run="second")
+    try:
+        write_item(later, function, 2, run="second")
+    finally:
+        spark.createDataFrame([], "id long")  # makes it the thread's session again
     assert len(list(tmp_path.glob("items/*.zstd.parquet"))) == 1
     assert own_session(later).conf.get("fs.azure.account.key.of.this.test") == "key"
 

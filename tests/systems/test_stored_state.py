@@ -7,6 +7,7 @@ State outlives a run, so another name or form is another version: a change of a 
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -73,7 +74,7 @@ def check(name: str, state: Any, **words: str) -> None:
     file = SAMPLES / f"{name}.json"
     if os.environ.get("RENEW"):
         file.write_text(text)
-    assert text == file.read_text()
+    assert not list(difflib.unified_diff(file.read_text().splitlines(), text.splitlines(), n=1, lineterm=""))
 
 
 def states(sink: Sink, state: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
