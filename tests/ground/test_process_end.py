@@ -14,7 +14,7 @@ import pytest
 from connectors.ground import process_end
 
 PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from connectors.ground import process_end
 
@@ -33,10 +33,12 @@ for work in (fail, note, note) if sys.argv[2] != "hangs" else (lambda: time.slee
 if os.fork() == 0:
     os._exit(0)  # a child of the process has nothing to close
 os.wait()
+if sys.argv[2].endswith("alone"):
+    threading.stack_size(1 << 46)  # more than there is: no thread starts any more
 print("ready", flush=True)
 for number in (signal.SIGHUP, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)  # as Spark's worker does before each task
-if sys.argv[2] == "waits":
+if sys.argv[2].startswith("waits"):
     time.sleep(60)
 os._exit(7)
 """
@@ -100,6 +102,8 @@ def test_a_forked_process_ends_at_a_signal_at_once() -> None:
     [
         ("ends", None, 7, "closed "),
         ("hangs", None, 7, ""),
+        ("ends alone", None, 7, ""),
+        ("waits alone", signal.SIGTERM, -signal.SIGTERM, ""),
         ("waits", signal.SIGHUP, -signal.SIGHUP, "closed "),
         ("waits", signal.SIGTERM, -signal.SIGTERM, "closed "),
         ("waits", signal.SIGKILL, -signal.SIGKILL, ""),

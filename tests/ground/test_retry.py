@@ -6,11 +6,20 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from email.utils import formatdate
 
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
-from connectors.ground.retry import RETRY_OPTIONS, Backoff, Contact, RetryObserver, RetrySettings, observed_retries
+from connectors.ground.retry import (
+    RETRY_OPTIONS,
+    Backoff,
+    Contact,
+    RetryObserver,
+    RetrySettings,
+    observed_retries,
+    seconds_of,
+)
 
 QUICK = RetrySettings(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
 
@@ -34,6 +43,30 @@ def test_the_system_says_how_long_to_wait() -> None:
 def test_a_system_that_wants_no_pause_gets_that_of_retries(seconds: float) -> None:
     """All tries would be over in a moment, and an outage would be a loop without a pause."""
     assert 2.0 <= RetrySettings().pause(3, Transient("away", retry_after=seconds)) <= 4.0
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (" 7 ", 7.0),
+        ("0", 0.0),
+        ("9" * 400, float("inf")),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        ("soon", None),
+        ("\N{SUPERSCRIPT TWO}", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999999", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_header_says_how_long_to_wait_or_nothing(header: str | None, seconds: float | None) -> None:
+    assert seconds_of(header) == seconds
+
+
+def test_a_header_with_a_date_says_how_long_to_wait() -> None:
+    seconds = seconds_of(formatdate(time.time() + 100, usegmt=True))
+    assert seconds is not None
+    assert 90 < seconds <= 100
 
 
 def test_a_call_is_tried_again_while_the_system_is_away() -> None:

@@ -20,8 +20,8 @@ _threads: dict[int, threading.Thread] = {}
 def call_at_end(work: Callable[[], None]) -> None:
     """Calls ``work`` once when this process ends by ``os._exit``, SIGHUP or SIGTERM; never where it is killed by SIGKILL.
 
-    It runs in a thread of its own, and the process waits for it for ten seconds at most. A handler of the program's own stays.
-    Signals are noticed from a call in the main thread on, until :func:`end_at_signals`.
+    It runs in a thread of its own, if one can be started, and the process waits for it for ten seconds at most. A handler of
+    the program's own stays. Signals are noticed from a call in the main thread on, until :func:`end_at_signals`.
     """
     callbacks = _callbacks.setdefault(os.getpid(), [])
     if not callbacks:
@@ -53,7 +53,10 @@ def _end() -> None:
     process = os.getpid()
     if callbacks := _callbacks.pop(process, []):
         _threads[process] = threading.Thread(target=_call_each, args=(callbacks,), name="connectors-end", daemon=True)
-        _threads[process].start()
+        try:
+            _threads[process].start()
+        except RuntimeError:  # the machine has no more, or Python 3.12 ends: the process must end all the same
+            del _threads[process]
     if process in _threads:
         _threads[process].join(_SECONDS)
 

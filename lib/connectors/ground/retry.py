@@ -38,7 +38,7 @@ def seconds_of(retry_after: str | None) -> float | None:
         return float(retry_after)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
