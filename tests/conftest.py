@@ -52,7 +52,7 @@ QUICK_SESSION = {
     # Spark's default manager starts processes to set the permissions of each file of a checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
-    "spark.sql.globalTempDatabase": "temporary",  # nothing relies on Spark's own name
+    "spark.sql.globalTempDatabase": "of-all-sessions",  # nothing relies on Spark's own name
 }
 """Of the sessions that tests share."""
 

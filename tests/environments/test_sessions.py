@@ -70,9 +70,14 @@ def test_a_batch_names_the_run_of_its_query_also_when_a_function_is_used_again(
     runs: list[str] = []
     function = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
     monkeypatch.setattr(type(function), "write", lambda _, frame, batch: runs.append(batch.run))
+
+    def under_a_name(frame: Any, number: int) -> None:
+        frame.sparkSession.sparkContext.setJobGroup("orders", "the user's own name of its jobs")
+        function(frame, number)
+
     for end in (1, 2):
         rows = spark.readStream.format("connectors.sequence").option("end", end).load()
-        writer = rows.writeStream.foreachBatch(function).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = rows.writeStream.foreachBatch(under_a_name).option("checkpointLocation", str(tmp_path / "checkpoint"))
         query = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         assert runs.pop() == query.runId

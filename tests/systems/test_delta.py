@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -163,17 +164,20 @@ def test_a_driver_that_stood_still_puts_no_older_row_back(
 
 
 @pytest.mark.parametrize("keys", [{"items": ["n"]}, {}], ids=["merged", "appended"])
-def test_a_batch_of_a_lost_ledger_that_a_restore_has_taken_away_is_written_once(
+def test_a_batch_that_a_restore_has_taken_away_from_a_table_of_many_stops(
     spark: Any, tmp_path: Path, keys: dict[str, list[str]]
 ) -> None:
-    """Delta knows the number of the batch, and skips it under the name by which it was written."""
-    options = {"path": str(tmp_path), "onLostLedger": "notWritten", **({"keyColumns": keys} if keys else {})}
+    """Delta would skip it. In the name of another sink it is written, and once."""
+    options: dict[str, Any] = {"path": str(tmp_path), "onLostLedger": "notWritten", **({"keyColumns": keys} if keys else {})}
     for number in (0, 1):
         write_item(spark, connectors.foreach_batch(DeltaTables, options), number)
     spark.sql(f"RESTORE TABLE delta.`{tmp_path}/items` TO VERSION AS OF 0")
-    for _ in range(2):  # a death after the tables and before the ledger
-        shutil.rmtree(tmp_path / "_batches")
+    shutil.rmtree(tmp_path / "_batches")
+    with pytest.raises(CommitRefused, match=r"RESTORE of .*items has taken away batch 1"):
         write_item(spark, connectors.foreach_batch(DeltaTables, options), 1)
+    for _ in range(2):  # a death after the tables and before the ledger
+        shutil.rmtree(tmp_path / "_batches", ignore_errors=True)
+        write_item(spark, connectors.foreach_batch(DeltaTables, {**options, "sinkId": "own"}), 1)
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1]
 
 
@@ -220,10 +224,11 @@ def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, m
 def test_a_table_that_was_set_back_by_a_restore_stops(spark: Any, target: DeltaContext, how: str) -> None:
     """Delta would skip a batch that it has seen before the RESTORE, and the table lacks the rows of others."""
     path = target.options()["path"]
+    sink: Any = connectors.foreach_batch(DeltaSink, {"path": path})
+    runs = map(str, count())
 
     def write(number: int) -> None:
-        sink = connectors.foreach_batch(DeltaSink, {"path": path})
-        sink.write(spark.range(number, number + 1), Batch(sink.sink.sink_id(), "q", number))
+        sink.write(spark.range(number, number + 1), Batch(sink.sink.sink_id(), "q", number, run=next(runs)))
 
     for number in range(2):
         write(number)
@@ -248,6 +253,13 @@ def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path
             writer.option("checkpointLocation", str(tmp_path / "new")).start().awaitTermination()
     finally:
         spark.sql("DROP TABLE IF EXISTS sequence_by_name")
+
+
+def test_an_upsert_without_keys_is_refused_also_where_they_are_empty() -> None:
+    for keys in ({}, {"keyColumns": {}}):
+        with pytest.raises(Misconfigured, match=r"keyColumns +missing; operation=upsert needs them by table"):
+            connectors.foreach_batch(DeltaTables, {"path": "a", "operation": "upsert", **keys})
+    connectors.foreach_batch(DeltaTables, {"path": "a", "operation": "append", "keyColumns": {}})
 
 
 def test_path_and_table_exclude_each_other() -> None:

@@ -58,7 +58,7 @@ class _Relations:
     def is_given(self, name: str) -> bool:
         """True for an option of another value than its default."""
         value = self._values[name] if name in self._declared else None
-        return value not in (None, ()) and value is not False and value != self._declared[name].default
+        return value not in (None, (), {}) and value is not False and value != self._declared[name].default
 
     def _holds(self, condition: Condition) -> bool:
         if not condition.among:

@@ -33,7 +33,6 @@ from .query_end import remember
 from .query_watch import run_of, watched_tasks
 from .session import (
     arrow_schema,
-    current_run,
     hadoop_client,
     is_deterministic,
     is_stopped,
@@ -64,9 +63,9 @@ class ForeachBatch(Carried):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._commit: Commit | None = None
+        """Of the run ``_run``: what it knows of the target may be untrue in the next one."""
         self._checked: pa.Schema | None = None
         self._run = uuid.uuid4().hex
-        """The run where Spark tells none."""
         if isinstance(sink, FrameSink):
             if sink.places_rows():
                 require(PLACED_ROWS, connector=f"connectors.{sink.name}")
@@ -78,7 +77,8 @@ class ForeachBatch(Carried):
         leave_release_to_server(frame)
         try:
             query = running_query(frame, self.sink.values["queryName"])
-            self.write(frame, Batch(self.sink.sink_id(), query, number, run=current_run(frame) or self._run))
+            run = run_of(frame, query)
+            self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run))
         except ConnectorError as error:
             _log.debug("batch %d failed", number, exc_info=True)
             raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message
@@ -91,8 +91,8 @@ class ForeachBatch(Carried):
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Stages, decides and publishes ``frame`` as ``batch``; a batch that is committed already is only compared."""
-        if self._commit is None:
-            self._commit = Commit(self.sink)
+        if self._commit is None or self._run != batch.run:
+            self._commit, self._checked, self._run = Commit(self.sink), None, batch.run
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
         if isinstance(self.sink, FrameSink):
             self.sink.watch(lambda: run_of(frame, batch.query))

@@ -106,12 +106,6 @@ def running_query(frame: DataFrame, query_name: str | None) -> str:
     )
 
 
-def current_run(frame: DataFrame) -> str | None:
-    """The id of the run of that query; ``None`` on Connect."""
-    spark = frame.sparkSession
-    return None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
-
-
 def execution_of(spark: SparkSession, query: str) -> Any:
     """The JVM's object of the running streaming query with this id; ``None`` if none runs, and on Connect."""
     if is_connect(spark):

@@ -107,19 +107,17 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.sink = sink
         self.path = str(sink.values["path"]).rstrip("/")
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
-        ledger = DeltaSink.of({"path": f"{self.path}/{LEDGER}", "sinkId": sink.sink_id()})
-        self.ledger = DeltaCommitter(ledger)  # type: ignore[arg-type]
+        self.ledger = self._log(LEDGER)
+        self._asked = set[str]()
+        """The tables whose history lacks no batch that a RESTORE has taken away."""
         self._sessions = SimpleQueue[Any]()
-        """The sessions of merges that are over, of the run ``_run``: at most as many as merges go on side by side."""
-        self._run = ""
+        """The sessions of merges that are over: at most as many as merges go on side by side."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""
         if missing := [name for name in _COLUMNS if name not in frame.columns]:
             text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
             raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
-        if batch.run != self._run:
-            self._sessions, self._run = SimpleQueue(), batch.run
         rows = frame.persist()
         try:
             counts = rows.groupBy("table", "schema").count().collect()
@@ -128,11 +126,14 @@ class DeltaTablesCommitter(RecordingCommitter):
                 schemas.setdefault(row["table"], []).append(row["schema"])
             if batch.claim is not None:  # before the tables, as what comes before the first batch
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
-            is_lost = batch.claim is None and batch.number > 0 and self.last(batch.query) is None
-            write = partial(self._write, rows, batch, is_lost)
+            batch = replace(batch, claim=None)
+            for name in schemas.keys() - self._asked:
+                self._log(name).last(batch.query)
+                self._asked.add(name)
+            write = partial(self._write, rows, batch)
             _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
             written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
-            self._record(frame.sparkSession, written, replace(batch, claim=None))
+            self._record(frame.sparkSession, written, batch)
         finally:
             rows.unpersist()
 
@@ -146,8 +147,16 @@ class DeltaTablesCommitter(RecordingCommitter):
         record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")
         self.ledger.commit_frame(record, batch)
 
-    def _write(self, frame: DataFrame, batch: Batch, is_lost: bool, table: str, schemas: Sequence[str]) -> None:
-        location = f"{self.path}/{quote(table, safe=' $.-')}"
+    def _location(self, table: str) -> str:
+        return f"{self.path}/{quote(table, safe=' $.-')}"
+
+    def _log(self, table: str) -> DeltaCommitter:
+        """Reads what each transaction of ``table`` tells of its batch. Delta skips one that a RESTORE has taken away."""
+        sink = DeltaSink.of({"path": self._location(table), "sinkId": self.sink.sink_id()})
+        return DeltaCommitter(sink)  # type: ignore[arg-type]
+
+    def _write(self, frame: DataFrame, batch: Batch, table: str, schemas: Sequence[str]) -> None:
+        location, mark = self._location(table), self.ledger.transaction(batch)
         known = known_columns(frame.sparkSession, location, is_path=True)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
@@ -157,24 +166,14 @@ class DeltaTablesCommitter(RecordingCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        restored = _restored(frame.sparkSession, location) if is_lost and known is not None else None
-        mark = self._mark(table, batch, restored)
         if table in self.keys and known is not None:
             self._merge(rows, location, table, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
         writer = writer.option("delta.enableTypeWidening", "true")
-        writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version)).save(location)
-
-    def _mark(self, table: str, batch: Batch, restored: int | None) -> TransactionMark:
-        """Delta skips a transaction of an earlier batch, which a driver that stood still writes late.
-
-        It knows also the number of a batch that a RESTORE, the version ``restored``, has taken away. After a lost ledger, with
-        ``onLostLedger=notWritten``, that batch comes again: in the name of another application, and so once.
-        """
-        suffix = "" if restored is None else f":{restored}"
-        return TransactionMark(f"{batch.sink_id}:{batch.query}:{table}{suffix}", batch.number, "")
+        writer = writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version))
+        writer.option("userMetadata", mark.metadata).save(location)
 
     def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch, mark: TransactionMark) -> None:
         """By key, and so the same when it is done again."""
@@ -184,7 +183,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         except Empty:
             spark = own_session(rows.sparkSession)
         is_own = spark is not rows.sparkSession
-        database = f"{spark.conf.get('spark.sql.globalTempDatabase')}." if is_own else ""
+        database = f"{quoted(spark.conf.get('spark.sql.globalTempDatabase'))}." if is_own else ""
         rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
             with MergeTransaction(spark, mark):
@@ -198,13 +197,6 @@ class DeltaTablesCommitter(RecordingCommitter):
             catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
             if is_own:
                 self._sessions.put(spark)
-
-
-def _restored(spark: SparkSession, location: str) -> int | None:
-    """The version of the newest RESTORE of the table at ``location``, if its history has one."""
-    history = spark.sql(f"DESCRIBE HISTORY delta.{quoted(location)}").where("operation = 'RESTORE'")
-    version: int | None = history.agg({"version": "max"}).collect()[0][0]
-    return version
 
 
 def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
