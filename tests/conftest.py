@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LIBRARY = Path(__file__).parents[1] / "lib"
 TESTS = Path(__file__).parent
@@ -47,6 +48,10 @@ if "TMPDIR" not in os.environ and (memory := folder_in_memory()):
     os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=memory)
     os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: servers that refuse root run as somebody else
     atexit.register(remove_folder_in_memory)
+
+# Other tests share the machine: how long an example takes says nothing.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 QUICK_SESSION = {
     # Spark's default manager starts processes to set the permissions of each file of a checkpoint.

@@ -70,7 +70,7 @@ def _row(name: str, option: Option, aliases: Sequence[str]) -> Row:
     parts = [f"with {condition}" for condition in Condition.each(option.only_with)]
     parts += [f"{option.carrier} only"] if option.carrier else []
     meaning = ": ".join([*parts, text]) + "".join(f"; or {other}" for other in option.alternatives)
-    return Row(", ".join([name, *aliases]), option.accepts(), computed or _default(option), meaning)
+    return Row(", ".join([name, *aliases]), option.accepts(), computed or default_text(option), meaning)
 
 
 def connectors_of(system: str, systems: Mapping[str, System] | None = None) -> list[tuple[str, type[Source] | type[Sink]]]:
@@ -131,7 +131,8 @@ def _escaped(cell: str) -> str:
     return cell.replace("|", "\\|").replace("*", "\\*")
 
 
-def _default(option: Option) -> str:
+def default_text(option: Option) -> str:
+    """The default as a user writes it; empty for none."""
     value: Any = option.default
     if value is REQUIRED:
         return "required"

@@ -86,10 +86,18 @@ def test_a_default_is_not_given() -> None:
 
 
 def test_an_empty_text_counts_as_not_given_where_nothing_is_the_default() -> None:
-    known = Options(app=Text(None, needed_by="version"), version=Int(None, needed_by="app"), name=Text("x"))
-    values = known.parse("connectors.toy", {"app": "", "name": ""})
-    assert (values["app"], values["name"]) == (None, "")
+    known = Options(
+        app=Text(None, needed_by="version"),
+        version=Int(None, needed_by="app"),
+        name=Text("x"),
+        some=Json({}, dict),
+        rows=Int(1),
+    )
+    values = known.parse("connectors.toy", {"app": "", "name": "", "version": "", "some": ""})
+    assert dict(values) == {"app": None, "name": "", "version": None, "some": {}, "rows": 1}
     assert not values.is_set("app")
+    with pytest.raises(Misconfigured, match=r"rows +must be a whole number"):
+        known.parse("connectors.toy", {"rows": ""})
     with pytest.raises(Misconfigured, match=r"app +missing; version needs it"):
         known.parse("connectors.toy", {"app": "", "version": "1"})
 
@@ -187,7 +195,7 @@ def test_json_comes_as_text_or_as_the_thing_itself() -> None:
     assert parse(config='{"a": [1]}')["config"] == parse(config={"a": [1]})["config"] == {"a": [1]}
 
 
-@pytest.mark.parametrize("typed", ["[1]", "{", "", "null"])
+@pytest.mark.parametrize("typed", ["[1]", "{", "null"])
 def test_json_of_another_kind_is_refused(typed: str) -> None:
     assert problems(path="x", config=typed)["config"].startswith("must be a JSON object")
 

@@ -1,4 +1,4 @@
-"""The names of options in the code: each that is looked up is declared, each that is declared is looked up."""
+"""The names and defaults of options in the code: each that is looked up is declared, each that is declared is looked up."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 import connectors
-from connectors.ground.options import Option, Options
+from connectors.core import Sink, Source
+from connectors.ground.options import REQUIRED, Option, Options
 from connectors.ground.relations import Condition
-from connectors.systems import own_systems
+from connectors.systems import own_systems, sink_class
+from connectors_tools.reference import default_text
+from tests.systems.test_stored_state import OPTIONS as SINKS
 
 LIBRARY = Path(connectors.__file__).parent
 LAYERS = ("ground", "storage", "core", "formats", "batching", "systems", "async_io", "spark")
@@ -100,3 +103,39 @@ def test_each_relation_is_to_an_option_of_the_connector(connector: str) -> None:
         others = [condition.option for text in texts for condition in Condition.each(text)]
         others += [*option.alternatives, *filter(None, (option.above, option.not_above))]
         assert [other for other in others if other not in options] == [], name
+
+
+SOURCES = {
+    "sequence": {"end": "5"},
+    "files": {"path": "/data/in", "fileFormat": "json"},
+    "file_stream": {"path": "/data/in.txt"},
+    "kafka": {"kafka.bootstrap.servers": "host:9092", "subscribe": "t"},
+    "jdbc": {"url": "jdbc:postgresql://host/db", "dbtable": "items", "user": "u", "password": "p"},
+    "redis": {"url": "redis://host:6379/1", "stream": "s", "group": "g", "stateLocation": "/data/state"},
+    "dynamodb": {"region": "us-east-1", "table": "t"},
+    "elasticsearch": {"hosts": "http://host:9200", "index": "i"},
+    "pubsub": {"projectId": "p", "subscriptionId": "s", "stateLocation": "/data/state"},
+    "kinesis": {"region": "us-east-1", "streamName": "s"},
+    "cassandra": {"contactPoints": "host", "keyspace": "k", "table": "t"},
+}
+
+
+def defaults(connector: type[Source | Sink]) -> dict[str, str]:
+    """The default of each option, as a user writes it who lists all of them."""
+    options = connector.known_options().declared
+    return {name: default_text(option) for name, option in options.items() if option.default is not REQUIRED}
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_a_sink_takes_its_own_defaults(name: str) -> None:
+    sink = sink_class(name)
+    given = sink.of({**defaults(sink), **SINKS[name]})
+    assert dict(given.values) == dict(sink.of(SINKS[name]).values)
+    assert given.guarantee() == sink.of(SINKS[name]).guarantee()
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_source_takes_its_own_defaults(name: str) -> None:
+    source = own_systems()[name][0]
+    assert source is not None
+    assert dict(source.of({**defaults(source), **SOURCES[name]}).values) == dict(source.of(SOURCES[name]).values)

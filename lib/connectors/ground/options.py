@@ -2,9 +2,9 @@
 
 A connector declares ``Options(start=Int(1), end=Int(None), numPartitions=Int(2, at_least=1))`` and reads
 ``Options.parse("connectors.sequence", typed)``: a :class:`Values` whose keys are case-insensitive. A default of
-``None`` means "not given", as an empty text then does; :data:`REQUIRED` means that the user must give it. An option that
-holds a secret takes a reference ``{{secrets/scope/key}}`` in its place: the library looks the secret up where it is used, so
-that Spark's plans and pages show the reference.
+``None`` means "not given", and so does an empty text there, or where the default is an empty list or object. :data:`REQUIRED`
+means that the user must give it. An option that holds a secret takes a reference ``{{secrets/scope/key}}`` in its place: the
+library looks the secret up where it is used, so that Spark's plans and pages show the reference.
 """
 
 from __future__ import annotations
@@ -417,14 +417,13 @@ class Options:
             return []
         if name.lower() in names:
             return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
-        option = self.declared[name]
+        option, text = self.declared[name], _as_text(raw)
+        if not text and option.default in (None, (), {}):  # as a job hands over a parameter that nobody has filled in
+            return []
         try:
-            value = _parsed(option, _as_text(raw), secret=is_secret(name))
+            values[name] = _parsed(option, text, secret=is_secret(name))
         except ValueError as wrong:
             return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
-        if value == "" and option.default is None:  # as a job hands over a parameter that nobody has filled in
-            return []
-        values[name] = value
         names.add(name.lower())
         return []
 

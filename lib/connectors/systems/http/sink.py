@@ -86,7 +86,8 @@ class HttpSink(BatchingSink, FrameSink):
                 statuses(values[option])
             except ValueError as wrong:
                 yield Problem(option, f'must be {wrong}; got "{values[option]}".')
-        if values["body"] == "row" and values.is_set("batch.maxRecords") and values["batch.maxRecords"] > 1:
+        default = cls.options.declared["batch.maxRecords"].default
+        if values["body"] == "row" and values["batch.maxRecords"] not in (1, default):
             yield Problem("batch.maxRecords", "has no use with body=row; take body=json or ndjson.")
 
     @classmethod
