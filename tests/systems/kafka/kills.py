@@ -11,6 +11,7 @@ from .slot_contexts import SlotsContext, StagedSlotsContext
 
 PIPELINES: Pipelines = {
     "Kafka by foreach_batch": Pipeline(kafka.DirectContext, "foreach_batch"),
+    "Kafka by one task": Pipeline(kafka.TaskContext, "foreach_batch"),
     "Kafka": Pipeline(kafka.KafkaContext, "format"),
     "Kafka, staged by foreach_batch": Pipeline(kafka.KafkaContext, "foreach_batch"),
     "Kafka in slots": Pipeline(SlotsContext, "foreach_batch"),
@@ -19,5 +20,5 @@ PIPELINES: Pipelines = {
     "copy of Kafka": Pipeline(CopyContext, "format", kafka_source.KafkaContext),
     "copy of Kafka in transactions": Pipeline(CopyContext, "foreach_batch", kafka_source.TransactionalContext),
 }
-QUICK = ("Kafka by foreach_batch", "copy of Kafka")
+QUICK = ("Kafka by foreach_batch", "Kafka by one task", "copy of Kafka")
 SCHEDULES = {kafka.KafkaContext: SinkQuery, StagedSlotsContext: SinkQuery}

@@ -97,7 +97,7 @@ class KafkaContext(SinkContext):
 
 
 class DirectContext(KafkaContext):
-    """One task sends the whole batch; nothing is staged."""
+    """The driver sends the whole batch, which is small; nothing is staged."""
 
     carriers = ("foreach_batch",)
 
@@ -106,6 +106,18 @@ class DirectContext(KafkaContext):
 
     def leftovers(self) -> None:
         return None
+
+
+class SentByTask(KafkaSink):
+    """Each batch is sent as a large one is."""
+
+    driver_bytes = 0
+
+
+class TaskContext(DirectContext):
+    """One task sends the whole batch."""
+
+    sink = SentByTask
 
 
 class AtLeastOnceContext(KafkaContext):
@@ -118,7 +130,7 @@ class AtLeastOnceContext(KafkaContext):
         return None
 
 
-class KafkaCopyContext(DirectContext):
+class KafkaCopyContext(TaskContext):
     """A copy of what :class:`~.source_contexts.CopiedContext` has, record by record, in the same partitions."""
 
     def __init__(self, folder: Path) -> None:

@@ -12,16 +12,22 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from connectors.core import Batch, Transient
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka.session import KafkaSession
 from connectors.systems.kafka.transactions import NoteTransaction
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 
 from ..pipelines import Pipeline, Pipelines, killed
 from .forgetful import ForgetfulDirect, ForgetfulStaged
-from .sink_contexts import AtLeastOnceContext, DirectContext, KafkaContext, consumed
+from .sink_contexts import AtLeastOnceContext, DirectContext, KafkaContext, TaskContext, consumed
 
 
 class TestDirect(SparkSinkSuite):
     context = DirectContext
+
+
+@pytest.mark.soak
+class TestByTask(SparkSinkSuite):
+    context = TaskContext
 
 
 @pytest.mark.soak
@@ -36,15 +42,35 @@ class TestStagedByForeachBatch(SparkSinkSuite):
         carriers = ("foreach_batch",)
 
 
-def test_bad_rows_of_a_batch_that_one_task_sends_are_set_aside(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [DirectContext, TaskContext])
+def test_bad_rows_of_a_batch_in_one_transaction_are_set_aside(spark: Any, tmp_path: Path, kind: type[DirectContext]) -> None:
     (tmp_path / "target").mkdir()
-    target = DirectContext(tmp_path / "target")
+    target = kind(tmp_path / "target")
     letters = {"errors": "deadLetter", "deadLetterPath": str(tmp_path / "letters")}
     frame = spark.range(20).selectExpr("CAST(id AS string) AS key", "'v' AS value", "IF(id = 7, 9, 0) AS partition")
-    ForeachBatch(KafkaSink.of({**target.options(), **letters})).write(frame, Batch(target.topic, "query", 0))
+    ForeachBatch(target.sink.of({**target.options(), **letters})).write(frame, Batch(target.topic, "query", 0))
     assert len(target.rows()) == 19
     (letter,) = [letter for file in (tmp_path / "letters").glob("*.parquet") for letter in pq.read_table(file).to_pylist()]
     assert "no partition 9" in letter["error"]
+
+
+def test_small_batches_are_sent_by_the_driver_and_its_session_stays(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session in a worker is fenced by that of the next batch, which another worker has, and to open one takes longer."""
+    (tmp_path / "target").mkdir()
+    target = DirectContext(tmp_path / "target")
+    opened = []
+    monkeypatch.setattr(KafkaSession, "_connect", lambda self: opened.append(self.settings))
+    sink = ForeachBatch(KafkaSink.of(target.options()))
+    sizes = [10, 10, 10, 20_000, 10, 10]
+    counts = []
+    for number, rows in enumerate(sizes):
+        frame = spark.range(rows).selectExpr("CAST(id AS string) AS key", f"concat('{number} ', repeat('x', 90)) AS value")
+        sink.write(frame.repartition(3), Batch(target.topic, "query", number))
+        counts.append(len([settings for settings in opened if not settings.is_note]))
+    assert len(target.rows()) == sum(sizes)
+    assert counts == [1, 1, 1, 1, 2, 2]  # a task sends the large batch, and with it shuts the driver's session out
 
 
 def test_a_stream_by_format_stages_in_its_checkpoint_unless_it_is_told_where(spark: Any, tmp_path: Path) -> None:

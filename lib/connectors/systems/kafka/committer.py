@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
+import itertools
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
     from .sink import KafkaSink
 
-TaskReport = dict[str, Any]
 _log: Final = logging.getLogger("connectors.kafka")
 
 
@@ -124,7 +122,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         if isinstance(layout, Entry):
             return
         if layout is None:
-            delivery = _send_in_one_task(self.sink, frame, batch)
+            delivery = _send_in_one_transaction(self.sink, frame, batch)
         else:
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
@@ -145,9 +143,23 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
             _log.warning(text, self.sink.sink_id(), seconds, timeout)
 
 
-def _send_in_one_task(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Delivery:
-    """Sends ``frame`` in one task and one transaction."""
-    return _total(_run(frame.repartition(1), lambda _, rows: send_batch(sink, batch, rows)))
+def _send_in_one_transaction(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Delivery:
+    """Sends ``frame`` by one task; few rows by the driver, which keeps its session from batch to batch.
+
+    Spark gives each batch to another worker, and a session that moves costs more than a small batch.
+    """
+
+    def send(_: int, rows: Iterator[pa.RecordBatch]) -> Delivery | pa.Table:
+        first, size = [], 0
+        for records in rows:
+            first.append(records)
+            size += records.nbytes
+            if size > sink.driver_bytes:
+                return send_batch(sink, batch, itertools.chain(first, rows))
+        return pa.Table.from_batches(first) if first else Delivery()
+
+    sent = next(iter(_run(frame.repartition(1), send)), Delivery())  # Spark may run no task at all for an empty frame
+    return send_batch(sink, batch, iter(sent.to_batches())) if isinstance(sent, pa.Table) else sent
 
 
 def _send_in_slots(slots: TransactionSlots, frame: DataFrame, batch: Batch, layout: SlotLayout) -> Delivery:
@@ -155,16 +167,11 @@ def _send_in_slots(slots: TransactionSlots, frame: DataFrame, batch: Batch, layo
     from pyspark.sql import functions as F
 
     slot = F.expr(f"CAST(pmod({_row_hash(frame)}, {layout.slots}) AS INT)")
-    reports = _run(frame.repartitionById(layout.slots, slot), partial(slots.write, layout, batch))
-    if sorted(report["slot"] for report in reports) != list(range(layout.slots)):
+    sent = _run(frame.repartitionById(layout.slots, slot), partial(slots.write, layout, batch))
+    if len(sent) != layout.slots:
         raise Fatal(f"{batch}: Spark ran other tasks than the {layout.slots} slots")
-    return _total(reports)
-
-
-def _total(reports: Sequence[TaskReport]) -> Delivery:
-    seconds = max((report["seconds"] for report in reports), default=0.0)
-    rows, rejected = (sum(report[name] for report in reports) for name in ("rows", "rejected"))
-    return Delivery(rows, seconds, rejected)
+    rows, seconds, rejected = zip(*sent, strict=True)
+    return Delivery(sum(rows), max(seconds), sum(rejected))
 
 
 def _row_hash(frame: DataFrame) -> str:
@@ -180,25 +187,26 @@ def _row_hash(frame: DataFrame) -> str:
     return f"xxhash64({', '.join(sides)})"
 
 
-def _run(frame: DataFrame, send: Callable[[int, Iterator[pa.RecordBatch]], Delivery]) -> list[TaskReport]:
-    """Calls ``send`` in a task for each partition of ``frame``, with its number and rows. Returns what the tasks report.
+def _run(frame: DataFrame, send: Callable[[int, Iterator[pa.RecordBatch]], Any]) -> list[Any]:
+    """Calls ``send`` in a task for each partition of ``frame``, with its number and rows. Returns its answers, by number.
 
-    A task reports its error instead of raising it: Spark would try the task again at once, and hide the error's class.
+    A task answers with its error instead of raising it: Spark would try the task again at once, and hide the error's class.
     """
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
-        slot = context.partitionId()
+        number = context.partitionId()
         try:
-            report = {"slot": slot, **send(slot, rows)._asdict()}
+            answer = send(number, rows)
         except ConnectorError as error:
-            report = {"error": base64.b64encode(pickle.dumps(error)).decode()}
-        yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
+            answer = error
+        yield pa.RecordBatch.from_pydict({"number": [number], "answer": [pickle.dumps(answer)]})
 
-    reports: list[TaskReport] = [json.loads(row.report) for row in frame.mapInArrow(task, "report string").collect()]
-    for report in reports:
-        if "error" in report:
-            raise pickle.loads(base64.b64decode(report["error"]))
-    return reports
+    collected = frame.mapInArrow(task, "number bigint, answer binary").collect()
+    answers = {row.number: pickle.loads(row.answer) for row in collected}
+    for answer in answers.values():
+        if isinstance(answer, ConnectorError):
+            raise answer
+    return [answers[number] for number in sorted(answers)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -110,6 +110,8 @@ class KafkaSink(FrameSink):
     )
     conditions = "transactionalIdPrefix; readers with read_committed"
     rejects_rows = True
+    driver_bytes: ClassVar[int] = 1 << 20
+    """The size of a batch of ``foreach_batch`` up to which the driver sends it; Spark returns so much with a task's result."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
