@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,14 @@ print("ready", flush=True)
 endless = "with recursive n(x) as (select 1 union all select x from n) select sum(x) from n"
 sqlite3.connect(":memory:").execute(endless).fetchall()
 """
+
+
+@pytest.fixture(autouse=True)
+def without_nohup() -> Iterator[None]:
+    """The processes of these tests begin as a shell's do, also where this one was told to ignore a hang-up."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])

@@ -16,9 +16,10 @@ import connectors
 from connectors.core import Sink, Source
 from connectors.ground.options import REQUIRED, Option, Options
 from connectors.ground.relations import Condition
-from connectors.systems import own_systems, sink_class
+from connectors.systems import own_systems
 from connectors_tools.reference import default_text
 from tests.systems.test_stored_state import OPTIONS as SINKS
+from tests.systems.test_stored_state import sink_class
 
 LIBRARY = Path(connectors.__file__).parent
 LAYERS = ("ground", "storage", "core", "formats", "batching", "systems", "async_io", "spark")

@@ -153,7 +153,7 @@ def test_a_timeout_is_not_tried_again_unless_asked_for(bench: Workbench) -> None
 
 
 def test_each_attempt_has_the_whole_time(bench: Workbench) -> None:
-    bench.job("job", bench.task("a", "import time; time.sleep(0.7)", fails_until(3), timeout_seconds=1, max_retries=2,
+    bench.job("job", bench.task("a", "import time; time.sleep(1.2)", fails_until(3), timeout_seconds=3, max_retries=2,
                                 **COUNT))  # fmt: skip
     assert bench.run().states["a"] == "SUCCESS"
 
