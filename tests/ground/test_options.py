@@ -91,10 +91,11 @@ def test_an_empty_text_counts_as_not_given_where_nothing_is_the_default() -> Non
         version=Int(None, needed_by="app"),
         name=Text("x"),
         some=Json({}, dict),
+        each=Json([], list),
         rows=Int(1),
     )
-    values = known.parse("connectors.toy", {"app": "", "name": "", "version": "", "some": ""})
-    assert dict(values) == {"app": None, "name": "", "version": None, "some": {}, "rows": 1}
+    values = known.parse("connectors.toy", {"app": "", "name": "", "version": "", "some": "", "each": ""})
+    assert dict(values) == {"app": None, "name": "", "version": None, "some": {}, "each": [], "rows": 1}
     assert not values.is_set("app")
     with pytest.raises(Misconfigured, match=r"rows +must be a whole number"):
         known.parse("connectors.toy", {"rows": ""})
@@ -380,6 +381,12 @@ class TestSecretReferences:
         monkeypatch.setenv("SECRET_KV_KEY", "hunter2")
         values = self.options.parse("x", {"url": "{{secrets/kv/key}}", "kafka.client.id": "{{secrets/kv/key}}"})
         assert (values["url"], values.extra) == ("{{secrets/kv/key}}", {"kafka.client.id": "{{secrets/kv/key}}"})
+
+    def test_an_empty_secret_counts_as_not_given(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_KV_KEY", "")
+        known = Options(user=Text(None), password=Text(None, excludes="user"), token=Int(None))
+        values = known.parse("x", {"user": "me", "password": "{{secrets/kv/key}}", "token": "{{secrets/kv/key}}"})
+        assert dict(values) == {"user": "me", "password": None, "token": None}
 
     def test_a_secret_that_is_not_there_is_told_with_all_other_problems(self) -> None:
         missing = "{{secrets/kv/nothing}}"

@@ -417,11 +417,14 @@ class Options:
             return []
         if name.lower() in names:
             return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
-        option, text = self.declared[name], _as_text(raw)
-        if not text and option.default in (None, (), {}):  # as a job hands over a parameter that nobody has filled in
-            return []
+        option, text, has_secret = self.declared[name], _as_text(raw), is_secret(name)
         try:
-            values[name] = _parsed(option, text, secret=is_secret(name))
+            if has_secret and not isinstance(option, Json):  # in JSON last: it may hold any sign
+                text, has_secret = filled(text), False
+            if not text and option.default in (None, (), [], {}):  # as a job hands over a parameter that nobody has filled in
+                return []
+            value = option.parse(text)
+            values[name] = filled(value) if has_secret else value
         except ValueError as wrong:
             return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
         names.add(name.lower())
@@ -453,13 +456,6 @@ class Options:
 
 def _letters(name: str) -> str:
     return re.sub(r"[._-]", "", name).lower()
-
-
-def _parsed(option: Option, text: str, *, secret: bool) -> Any:
-    """The value of ``text``; a secret is looked up first, but in JSON last, since it may hold any sign."""
-    if not secret:
-        return option.parse(text)
-    return filled(option.parse(text)) if isinstance(option, Json) else option.parse(filled(text))
 
 
 def _as_text(raw: Any) -> str:
