@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,8 @@ from connectors.systems.kafka import ledger
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.errors import FENCED, Fenced
 from connectors.systems.kafka.ledger import SINK_PARTITION, LedgerState
-from connectors.systems.kafka.session import open_session
-from connectors.systems.kafka.transactions import BatchTransaction
+from connectors.systems.kafka.session import KafkaSession, open_session
+from connectors.systems.kafka.transactions import BatchTransaction, send_batch
 from connectors.testing.engine import in_a_child
 
 from .sink_target import TEXT, Target, forget_sessions, publish, rows
@@ -169,6 +172,37 @@ def test_a_producer_that_was_fenced_says_so_wherever_it_finds_out_and_the_batch_
     target.write(rows(1), TEXT)
     target.write(rows(2), TEXT)
     assert target.values() == ["v1", "v2"]
+
+
+def test_of_two_threads_that_have_read_the_ledger_at_the_same_time_one_writes(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queries of one driver, say. Each would follow what it has read, in one session also after the other's commit."""
+    sink = target.sink(stagingLocation=None)
+    begin, have_read, is_over, order = KafkaSession.begin, threading.Barrier(2), threading.Event(), count()
+    open_session(sink.transaction_settings())
+
+    def begin_in_turn(session: KafkaSession, ledger: LedgerState) -> None:
+        have_read.wait(30)
+        if next(order):
+            is_over.wait(30)
+        begin(session, ledger)
+
+    def send(query: str) -> str:
+        records: Any = pa.RecordBatch.from_pylist(rows(1), pa.schema(TEXT))
+        try:
+            return str(send_batch(sink, Batch(sink.sink_id(), query, 0, claim=0), iter([records])).rows)
+        except Transient as fence:
+            return str(fence)
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(KafkaSession, "begin", begin_in_turn)
+    with ThreadPoolExecutor(2) as threads:
+        answers = sorted(threads.map(send, ("left", "right")))
+    assert answers[0] == "1"
+    assert "taken over" in answers[1]
+    assert target.values() == ["v1"]
 
 
 def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(target: Target) -> None:

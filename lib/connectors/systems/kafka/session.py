@@ -38,16 +38,17 @@ _log = logging.getLogger("connectors.kafka")
 _sessions: OrderedDict[tuple[int, TransactionSettings], KafkaSession] = OrderedDict()
 """The sessions of each process, the one used last at the end. A forked process can neither use nor close its parent's.
 
-This is no pool: a second session with the same transactional id would fence the first one.
+This is no pool: a second session with the same transactional id fences the first one. That holds for threads, too: of two in
+one session, the later would commit what it has decided by a ledger that the other has changed since.
 """
 _lock = threading.Lock()
 
 
 def open_session(settings: TransactionSettings) -> KafkaSession:
-    """The session of this process, a new one if there is none. Closes the sessions that were idle for longest."""
+    """The session of this thread, a new one if there is none. Closes the sessions that were idle for longest."""
     key = (os.getpid(), settings)
     with _lock:
-        if key in _sessions:
+        if is_cached(settings):
             _sessions.move_to_end(key)
             return _sessions[key]
     session = KafkaSession(settings)
@@ -60,8 +61,9 @@ def open_session(settings: TransactionSettings) -> KafkaSession:
 
 
 def is_cached(settings: TransactionSettings) -> bool:
-    """True if this process has a session from an earlier batch: another process may have fenced it since."""
-    return (os.getpid(), settings) in _sessions
+    """True if this thread has a session from an earlier batch: another process or thread may have fenced it since."""
+    session = _sessions.get((os.getpid(), settings))
+    return session is not None and session.thread == threading.get_ident()
 
 
 class KafkaSession:
@@ -69,6 +71,7 @@ class KafkaSession:
 
     def __init__(self, settings: TransactionSettings) -> None:
         self.settings = settings
+        self.thread = threading.get_ident()
         self.in_transaction = False
         self._began = 0.0
         self._alarm: threading.Timer | None = None
