@@ -181,6 +181,19 @@ def test_a_batch_that_a_restore_has_taken_away_from_a_table_of_many_stops(
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1]
 
 
+def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark: Any, tmp_path: Path) -> None:
+    """Delta would skip its batches, whose rows are others."""
+    options = {"path": str(tmp_path), "onLostLedger": "notWritten"}
+    for number in range(3):
+        write_item(spark, connectors.foreach_batch(DeltaTables, options), number)
+    shutil.rmtree(tmp_path / "_batches")
+    with pytest.raises(CommitRefused, match="batch 1 is older than batch 2"):
+        write_item(spark, connectors.foreach_batch(DeltaTables, options), 1)
+    write_item(spark, connectors.foreach_batch(DeltaTables, options), 2)
+    write_item(spark, connectors.foreach_batch(DeltaTables, options), 3)
+    assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1, 2, 3]
+
+
 def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path: Path) -> None:
     """Also those that Spark has no entry for: the key of a storage is one."""
     function = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path), "keyColumns": {"items": ["id"]}})

@@ -31,7 +31,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.ledger import Entry
+from ...core.ledger import Entry, ReplayPolicy, decide
 from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
@@ -47,6 +47,8 @@ LEDGER: Final = "_batches"
 _SIDE_BY_SIDE: Final = 4
 """The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
+_MISSING_BATCHES: Final = ReplayPolicy(on_missing_batches="continue")
+"""Not every batch has rows of every table."""
 
 
 def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
@@ -109,7 +111,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
         self.ledger = self._log(LEDGER)
         self._asked = set[str]()
-        """The tables whose history lacks no batch that a RESTORE has taken away."""
+        """The tables of which Delta skips no batch that it ought to write, by their history."""
         self._sessions = SimpleQueue[Any]()
         """The sessions of merges that are over: at most as many as merges go on side by side."""
 
@@ -128,7 +130,8 @@ class DeltaTablesCommitter(RecordingCommitter):
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
             batch = replace(batch, claim=None)
             for name in schemas.keys() - self._asked:
-                self._log(name).last(batch.query)
+                if last := self._log(name).last(batch.query):  # of an older batch Delta would say that it has written it
+                    decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
                 self._asked.add(name)
             write = partial(self._write, rows, batch)
             _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
