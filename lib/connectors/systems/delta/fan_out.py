@@ -20,6 +20,7 @@ from ...core import (
     REQUIRED,
     Batch,
     Choice,
+    CommitRefused,
     Committable,
     ConnectorError,
     Fatal,
@@ -129,10 +130,9 @@ class DeltaTablesCommitter(RecordingCommitter):
             if batch.claim is not None:  # before the tables, as what comes before the first batch
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
             batch = replace(batch, claim=None)
-            for name in schemas.keys() - self._asked:
-                if last := self._log(name).last(batch.query):  # of an older batch Delta would say that it has written it
-                    decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
-                self._asked.add(name)
+            check = partial(self._check_history, frame.sparkSession, batch)
+            _side_by_side(frame, {name: partial(check, name) for name in schemas.keys() - self._asked})
+            self._asked |= schemas.keys()
             write = partial(self._write, rows, batch)
             _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
             written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
@@ -153,10 +153,14 @@ class DeltaTablesCommitter(RecordingCommitter):
     def _location(self, table: str) -> str:
         return f"{self.path}/{quote(table, safe=' $.-')}"
 
-    def _log(self, table: str) -> DeltaCommitter:
-        """Reads what each transaction of ``table`` tells of its batch. Delta skips one that a RESTORE has taken away."""
+    def _log(self, table: str, spark: SparkSession | None = None) -> DeltaCommitter:
         sink = DeltaSink.of({"path": self._location(table), "sinkId": self.sink.sink_id()})
-        return DeltaCommitter(sink)  # type: ignore[arg-type]
+        return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
+
+    def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
+        """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
+        if last := self._log(table, spark).last(batch.query):
+            decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
 
     def _write(self, frame: DataFrame, batch: Batch, table: str, schemas: Sequence[str]) -> None:
         location, mark = self._location(table), self.ledger.transaction(batch)
@@ -211,7 +215,8 @@ def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) ->
         running = {name: threads.submit(inherit(write)) for name, write in writes.items()}
     failed = {name: error for name, future in running.items() if (error := future.exception()) is not None}
     for error in failed.values():
-        if not isinstance(error, Exception) or (len(writes) == 1 and isinstance(error, ConnectorError)):
+        alone = len(writes) == 1 and isinstance(error, ConnectorError)
+        if alone or isinstance(error, CommitRefused) or not isinstance(error, Exception):  # a refusal is of the whole batch
             raise error
         details = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
         text = f"{len(failed)} of {len(writes)} tables are not written, {details}"

@@ -112,8 +112,10 @@ class DeltaCommitter(FrameCommitter):
 
     records_claims = True
 
-    def __init__(self, sink: DeltaSink) -> None:
+    def __init__(self, sink: DeltaSink, spark: SparkSession | None = None) -> None:
+        """``spark`` is for a thread of the library's own, where no session is active."""
         self.sink = sink
+        self._spark = spark
         self._newest: dict[str, Entry] = {}  # what this run has committed; Delta itself refuses to repeat a version
         self._history: tuple[list[Entry], list[Entry]] | None = None
         """All of the table's history, as the newest question about a query without recent batches has found it."""
@@ -149,14 +151,12 @@ class DeltaCommitter(FrameCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Records only: rows come through :meth:`commit_frame`."""
-        from pyspark.sql import SparkSession
-
         if not self._exists():
             raise CommitRefused(
                 f"there is no table {self.sink.target()}: it does not have batch {entry.batch}, as onLostLedger=written says",
                 way_out="restore the table, or set onLostLedger=notWritten",
             )
-        nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
+        nothing = self._session().sql(f"SELECT * FROM {self._name()} LIMIT 0")
         self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
@@ -221,11 +221,9 @@ class DeltaCommitter(FrameCommitter):
         undone: list[Entry] = []
         if not self._exists():
             return entries, undone
-        from pyspark.sql import SparkSession
-
         # SQL, unlike Delta's own Python classes, needs no part of Delta beside the Connect server's jars.
         limit = "" if newest is None else f" LIMIT {newest}"
-        history = SparkSession.active().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
+        history = self._session().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
         marked = history.where(f"operation = 'RESTORE' OR userMetadata LIKE '{{\"{_MARK}\"%'").selectExpr(
             "version", "timestamp", "operation = 'RESTORE' AS restores", "userMetadata", "operationMetrics",
             "CAST(try_element_at(operationParameters, 'version') AS BIGINT) AS to_version",
@@ -242,6 +240,11 @@ class DeltaCommitter(FrameCommitter):
                 (undone if is_undone else entries).append(_entry(mark, row.operationMetrics))
         return entries, undone
 
+    def _session(self) -> SparkSession:
+        from pyspark.sql import SparkSession
+
+        return self._spark or SparkSession.active()
+
     def _name(self) -> str:
         """The table, as SQL names it."""
         path = self.sink.values["path"]
@@ -250,12 +253,11 @@ class DeltaCommitter(FrameCommitter):
     def _exists(self) -> bool:
         """False as long as nothing was written."""
         from pyspark.errors import AnalysisException
-        from pyspark.sql import SparkSession
 
         if not self.sink.values["path"]:
-            return bool(SparkSession.active().catalog.tableExists(self.sink.values["table"]))
+            return bool(self._session().catalog.tableExists(self.sink.values["table"]))
         try:
-            SparkSession.active().sql(f"DESCRIBE DETAIL {self._name()}").collect()
+            self._session().sql(f"DESCRIBE DETAIL {self._name()}").collect()
         except AnalysisException as error:
             if error.getCondition() in _MISSING:
                 return False
