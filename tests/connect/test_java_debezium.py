@@ -148,6 +148,13 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
             cursor.execute("DELETE FROM cdc.orders WHERE id = 2")
             assert operations(poll(host, 2, epoch=2)) == [("u", 1), ("d", 2)]
+            cursor.execute(r"ALTER TABLE cdc.orders ADD COLUMN note varchar(9) DEFAULT 'it''s', ADD path text DEFAULT 'C:\\'")
+            cursor.execute("UPDATE cdc.orders SET name = 'd' WHERE id = 1")
+            (row,) = rows_of(poll(host, 1, epoch=3))
+            fields = next(part for part in json.loads(row["value"])["schema"]["fields"] if part["field"] == "after")["fields"]
+            defaults = {field["field"]: field.get("default") for field in fields}
+            # As SQL has them between their quotes: the values are it's and C:\
+            assert (defaults["note"], defaults["path"]) == ("it''s", "C:\\\\")
 
 
 def test_truncations_and_nulls_come_as_they_are(shop: Shop) -> None:

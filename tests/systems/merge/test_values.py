@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from connectors.core import Misconfigured, StateError
+from connectors.systems.delta.change_schema import columns_of
 from connectors.systems.delta.holes import may_have_holes
 from tests.systems.change_logs import Database, changes
 from tests.systems.merge.targets import Target, expected
@@ -221,6 +222,17 @@ def test_typed_defaults_fill_the_rows_that_are_there_and_types_widen(target: Tar
     target.restart()
     target.merge(batch, number=2)
     assert [row["must"] for row in target.rows()] == [7, 7, 1]
+
+
+@pytest.mark.parametrize("default", ["it''s", 'a ""b""', r"C:\\new"])
+def test_a_default_that_is_told_as_sql_has_it_fills_no_row(default: str) -> None:
+    """Debezium tells the default of MySQL and MariaDB without decoding it; that of PostgreSQL comes from its catalog."""
+    field = {"field": "note", "type": "string", "optional": True, "default": default}
+    (column,), (of_postgres,) = columns_of([field], is_postgres=False), columns_of([field], is_postgres=True)
+    assert (column.default, column.needs_fill) == (None, True)
+    assert (of_postgres.default, of_postgres.needs_fill) == (default, False)
+    (plain,) = columns_of([{**field, "default": "it's"}], is_postgres=False)
+    assert (plain.default, plain.needs_fill) == ("it's", False)
 
 
 KEYS: list[tuple[str, dict[str, Any], Any, Any]] = [

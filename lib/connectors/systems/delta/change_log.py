@@ -218,9 +218,9 @@ def _declared_form(text: str) -> _Form:
     by_name = {str(field["field"]): field for field in fields}
     if _is_envelope(by_name):
         source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
-        columns = columns_of(by_name["after"]["fields"], tells_all_defaults=_POSTGRES not in source)
+        columns = columns_of(by_name["after"]["fields"], is_postgres=_POSTGRES in source)
         return _Form(columns, True, {name: name for name in source if name in FIELDS})
-    return _unwrapped_form(columns_of(fields, tells_all_defaults=not any(_metadata(name) == _POSTGRES for name in by_name)))
+    return _unwrapped_form(columns_of(fields, is_postgres=any(_metadata(name) == _POSTGRES for name in by_name)))
 
 
 def _plain_form(part: DataFrame, schema: StructType | None) -> _Form:
@@ -401,7 +401,8 @@ def unknown_value(name: str) -> Misconfigured:
     """The error of a new column whose value in older rows the log does not tell."""
     text = (
         f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
-        f'or an expression, or of a type of which Debezium tells none. Give the value: fill={{"{name}": …}}, as JSON that '
-        f'Spark reads for the column\'s type; null leaves them empty, and fill={{"{ANY}": null}} does so for all such columns.'
+        "or an expression, a text that SQL writes with two quotes or a backslash, or of a type of which Debezium tells none. "
+        f'Give the value: fill={{"{name}": …}}, as JSON that Spark reads for the column\'s type; null leaves them empty, and '
+        f'fill={{"{ANY}": null}} does so for all such columns.'
     )
     return Misconfigured(NAME, [Problem("fill", text)])

@@ -6,6 +6,7 @@ Databases have types that JSON lacks; Connect and Debezium mark them by the name
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -58,6 +59,7 @@ _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
 """The beginning of the ``-infinity`` of a ``timestamptz[]``: PostgreSQL's driver gives Debezium a time for it."""
 _SILENT: Final = ("array", "bytes", "map", "struct")
 """The types whose defaults Debezium does not tell of PostgreSQL; decimals have a precision there, or are a struct."""
+_QUOTING: Final = re.compile(r"""''|""|\\""")
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
@@ -127,13 +129,21 @@ class ChangeColumn:
         return self.convert(Cell(read(self.read), read(self.exact) if self.exact is not None else None)).cast(self.type)
 
 
-def columns_of(fields: list[Mapping[str, Any]], *, tells_all_defaults: bool = True) -> list[ChangeColumn]:
-    """The columns of the fields of a Connect schema, of a connector that tells the defaults of all types, or does not."""
-    columns = [_column(field) for field in fields]
-    if tells_all_defaults:
-        return columns
-    is_silent = [field["type"] in _SILENT and field.get("name") != DECIMAL and "default" not in field for field in fields]
-    return [replace(column, needs_fill=column.needs_fill or is_so) for column, is_so in zip(columns, is_silent, strict=True)]
+def columns_of(fields: list[Mapping[str, Any]], *, is_postgres: bool) -> list[ChangeColumn]:
+    """The columns of the fields of a Connect schema, of PostgreSQL or of another database."""
+    is_untold = _is_silent if is_postgres else _is_as_written
+    columns = zip(map(_column, fields), map(is_untold, fields), strict=True)
+    return [replace(column, default=None, needs_fill=True) if untold else column for column, untold in columns]
+
+
+def _is_silent(field: Mapping[str, Any]) -> bool:
+    return field["type"] in _SILENT and field.get("name") != DECIMAL and "default" not in field
+
+
+def _is_as_written(field: Mapping[str, Any]) -> bool:
+    """True for the default of a text that is told as SQL has it between quotes, where the kind of quotes says what it means."""
+    default = field.get("default")
+    return field["type"] == "string" and isinstance(default, str) and _QUOTING.search(default) is not None
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
