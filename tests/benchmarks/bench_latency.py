@@ -110,7 +110,8 @@ class Latency:
         source, target = self._topics()
         processes = multiprocessing.get_context("spawn")
         arrivals: Any = processes.Queue()
-        reader = processes.Process(target=read, args=(self.server.bootstrap, target, int(rate * seconds), arrivals))
+        arguments = (self.server.bootstrap, target, int(rate * seconds), arrivals)
+        reader = processes.Process(target=read, args=arguments, daemon=True)
         reader.start()
         arrivals.get()  # it reads
         query = self._query(way, source, target)
@@ -121,7 +122,7 @@ class Latency:
         finally:
             query.stop()
             writer.join()
-            reader.join()
+            reader.kill()
         latencies.sort()
         return [latencies[int(len(latencies) * share)] * 1000 for share in (0.5, 0.95, 0.99)]
 
@@ -129,7 +130,8 @@ class Latency:
         from connectors import foreach_batch
 
         mine = way != "spark"
-        rows = self.spark.readStream.format("connectors.kafka" if mine else "kafka").options(**self.address, subscribe=source)
+        rows = self.spark.readStream.format("connectors.kafka" if mine else "kafka")
+        rows = rows.options(**self.address, subscribe=source, startingOffsets="earliest")
         rows = (rows.schema("key binary, value binary") if mine else rows).load().select("key", "value")
         options = {**self.address, "topic": target, "transactionalIdPrefix": target}
         if way == "foreach_batch":

@@ -1,7 +1,7 @@
 """The carrier of first choice: ``df.writeStream.foreachBatch(connectors.foreach_batch("files", {…}))``.
 
-It is the cheapest per batch, lets a :class:`~connectors.core.sink.FrameSink` use Spark's own writers, and can feed several
-sinks from one batch that Spark computes once.
+It lets a :class:`~connectors.core.sink.FrameSink` use Spark's own writers, and can feed several sinks from one batch that Spark
+computes once.
 """
 
 from __future__ import annotations
