@@ -53,8 +53,13 @@ if "TMPDIR" not in os.environ and (memory := folder_in_memory()):
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
 
-GLOBAL_VIEWS = {"spark.sql.globalTempDatabase": "of-all-sessions"}
-"""Nothing relies on Spark's own name."""
+QUICK_SESSION = {
+    # Spark's default manager starts processes to set the permissions of each file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
+    "spark.sql.globalTempDatabase": "of-all-sessions",  # nothing relies on Spark's own name
+}
+"""Of the sessions that tests share."""
 
 pytest_plugins = ["connectors.testing.environments"]
 
@@ -122,7 +127,7 @@ def pytest_sessionfinish(exitstatus: int) -> None:
 def environment_conf() -> dict[str, str]:
     from tests.delta_log import settings
 
-    return {**settings(), **GLOBAL_VIEWS}
+    return {**settings(), **QUICK_SESSION}
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import connectors
 from ..spark.session import log_fatal_only
 from ..workbench.class_archive import java_options
 from ..workbench.home import at_home
-from ..workbench.settings import LOCAL_CHECKPOINTS
 
 
 def session(master: str, conf: dict[str, str]) -> Any:
@@ -43,7 +42,6 @@ def session(master: str, conf: dict[str, str]) -> Any:
 def quick_conf(conf: dict[str, str]) -> dict[str, str]:
     """Settings of a driver that lives for seconds, whether a session or a server; those in ``conf`` win."""
     return {
-        **LOCAL_CHECKPOINTS,
         "spark.driver.extraJavaOptions": quick_java_options(),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "2",

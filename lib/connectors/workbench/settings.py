@@ -69,14 +69,7 @@ def fresh_folder(path: str | Path) -> Path:
     return folder
 
 
-LOCAL_CHECKPOINTS: Final = {
-    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
-    ".FileSystemBasedCheckpointFileManager"
-}
-"""Spark's default manager starts processes to set the permissions of each file of a checkpoint, some 40 ms of each batch. On a
-disk both do the same beside that: they look whether a file is there, and rename."""
 _SETTINGS: Final = {
-    **LOCAL_CHECKPOINTS,
     "spark.app.name": "connectors",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
