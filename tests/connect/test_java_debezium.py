@@ -15,6 +15,7 @@ import pytest
 from connectors.connect.host import TaskRecords
 from connectors.connect.java.debezium import with_defaults
 from connectors.connect.java.source_host import JavaSourceHost
+from connectors.systems.delta.change_schema import columns_of
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
 from tests.servers import optional, required
@@ -125,8 +126,38 @@ def test_debeziums_own_messages_tell_every_wrong_setting_and_no_secret(shop: Sho
     assert secret not in str(problems)
 
 
+MARIADB_UNCLEAR = [
+    ("varchar(9)", "'it''s'"),
+    ("varchar(9)", r"'C:\\'"),
+    ("varchar(9)", "'a' 'b'"),
+    ("varchar(9)", "N'abc'"),
+    ("varchar(9)", "TRUE"),
+    ("enum('it''s', 'b')", "'it''s'"),
+    ("varbinary(9)", r"'a\0b'"),
+    ("binary(4)", "'ab'"),
+    ("blob", "'ab'"),
+    ("datetime", "current_timestamp"),
+    ("datetime(6)", "current_timestamp(6)"),
+]
+MARIADB_DEFAULTS = [
+    *MARIADB_UNCLEAR,
+    ("varchar(9)", """'a "b"'"""),
+    ("varchar(9)", '"a\'b"'),
+    ("varchar(9)", "_utf8mb4'abc'"),
+    ("text", "''"),
+    ("decimal(5,2)", "'1.50'"),
+    ("set('a', 'b')", "'a,b'"),
+    ("bit(8)", "b'101'"),
+    ("bool", "true"),
+    ("time(3)", "'10:11:12.5'"),
+    ("timestamp NULL", "'2021-03-04 05:06:07'"),
+    ("double", "1e3"),
+    ("json", """'{"a": [1, null]}'"""),
+]
+
+
 @pytest.mark.soak
-def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
+def test_the_binary_log_of_mariadb(spark: Any, tmp_path: Path) -> None:
     import pymysql
 
     server = optional(MariaDbServer)
@@ -148,13 +179,15 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
             cursor.execute("DELETE FROM cdc.orders WHERE id = 2")
             assert operations(poll(host, 2, epoch=2)) == [("u", 1), ("d", 2)]
-            cursor.execute(r"ALTER TABLE cdc.orders ADD COLUMN note varchar(9) DEFAULT 'it''s', ADD path text DEFAULT 'C:\\'")
+            for number, (kind, default) in enumerate(MARIADB_DEFAULTS):
+                cursor.execute(f"ALTER TABLE cdc.orders ADD COLUMN c{number} {kind} DEFAULT {default}")
             cursor.execute("UPDATE cdc.orders SET name = 'd' WHERE id = 1")
             (row,) = rows_of(poll(host, 1, epoch=3))
-            fields = next(part for part in json.loads(row["value"])["schema"]["fields"] if part["field"] == "after")["fields"]
-            defaults = {field["field"]: field.get("default") for field in fields}
-            # As SQL has them between their quotes: the values are it's and C:\
-            assert (defaults["note"], defaults["path"]) == ("it''s", "C:\\\\")
+            value = json.loads(row["value"])
+            fields = next(part for part in value["schema"]["fields"] if part["field"] == "after")["fields"][2:]
+            for field, column, added in zip(fields, columns_of(fields, is_postgres=False), MARIADB_DEFAULTS, strict=True):
+                assert column.needs_fill or column.default == value["payload"]["after"][field["field"]], added
+                assert column.needs_fill is (added in MARIADB_UNCLEAR), added
 
 
 def test_truncations_and_nulls_come_as_they_are(shop: Shop) -> None:

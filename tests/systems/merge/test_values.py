@@ -224,15 +224,25 @@ def test_typed_defaults_fill_the_rows_that_are_there_and_types_widen(target: Tar
     assert [row["must"] for row in target.rows()] == [7, 7, 1]
 
 
-@pytest.mark.parametrize("default", ["it''s", 'a ""b""', r"C:\\new"])
-def test_a_default_that_is_told_as_sql_has_it_fills_no_row(default: str) -> None:
-    """Debezium tells the default of MySQL and MariaDB without decoding it; that of PostgreSQL comes from its catalog."""
+@pytest.mark.parametrize("default", ["it''s", 'a ""b""', "C:\\new", "N'abc'", "TRUE"])
+def test_a_text_that_is_told_as_sql_has_it_fills_no_row(default: str) -> None:
+    """Debezium decodes no default of MySQL and MariaDB; those of PostgreSQL come from its catalog."""
     field = {"field": "note", "type": "string", "optional": True, "default": default}
     (column,), (of_postgres,) = columns_of([field], is_postgres=False), columns_of([field], is_postgres=True)
     assert (column.default, column.needs_fill) == (None, True)
     assert (of_postgres.default, of_postgres.needs_fill) == (default, False)
-    (plain,) = columns_of([{**field, "default": "it's"}], is_postgres=False)
-    assert (plain.default, plain.needs_fill) == ("it's", False)
+
+
+@pytest.mark.parametrize("default", ["it's", "Nothing", "", None])
+def test_a_text_that_means_one_thing_fills_rows(default: str | None) -> None:
+    (column,) = columns_of([{"field": "note", "type": "string", "optional": True, "default": default}], is_postgres=False)
+    assert (column.default, column.needs_fill) == (default, False)
+
+
+def test_a_time_that_stands_for_now_fills_no_row() -> None:
+    now = {"field": "at", "type": "int64", "name": "io.debezium.time.Timestamp", "optional": True, "default": 0}
+    (column,) = columns_of([now], is_postgres=False)
+    assert (column.default, column.needs_fill) == (None, True)
 
 
 KEYS: list[tuple[str, dict[str, Any], Any, Any]] = [

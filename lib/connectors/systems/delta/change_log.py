@@ -401,7 +401,7 @@ def unknown_value(name: str) -> Misconfigured:
     """The error of a new column whose value in older rows the log does not tell."""
     text = (
         f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
-        "or an expression, a text that SQL writes with two quotes or a backslash, or of a type of which Debezium tells none. "
+        "an expression, a value that SQL writes in another way (quotes, a backslash, binary), or of a type that Debezium passes over. "
         f'Give the value: fill={{"{name}": …}}, as JSON that Spark reads for the column\'s type; null leaves them empty, and '
         f'fill={{"{ANY}": null}} does so for all such columns.'
     )

@@ -59,7 +59,8 @@ _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
 """The beginning of the ``-infinity`` of a ``timestamptz[]``: PostgreSQL's driver gives Debezium a time for it."""
 _SILENT: Final = ("array", "bytes", "map", "struct")
 """The types whose defaults Debezium does not tell of PostgreSQL; decimals have a precision there, or are a struct."""
-_QUOTING: Final = re.compile(r"""''|""|\\""")
+_UNCLEAR: Final = re.compile(r"""''|""|\\|^[Nn]'|^(?i:true|false)$""")
+"""Texts that need not be the value as they stand: two quotes, a backslash, the mark of a character set, another word for 1."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
@@ -131,7 +132,7 @@ class ChangeColumn:
 
 def columns_of(fields: list[Mapping[str, Any]], *, is_postgres: bool) -> list[ChangeColumn]:
     """The columns of the fields of a Connect schema, of PostgreSQL or of another database."""
-    is_untold = _is_silent if is_postgres else _is_as_written
+    is_untold = _is_silent if is_postgres else _is_unclear
     columns = zip(map(_column, fields), map(is_untold, fields), strict=True)
     return [replace(column, default=None, needs_fill=True) if untold else column for column, untold in columns]
 
@@ -140,10 +141,12 @@ def _is_silent(field: Mapping[str, Any]) -> bool:
     return field["type"] in _SILENT and field.get("name") != DECIMAL and "default" not in field
 
 
-def _is_as_written(field: Mapping[str, Any]) -> bool:
-    """True for the default of a text that is told as SQL has it between quotes, where the kind of quotes says what it means."""
-    default = field.get("default")
-    return field["type"] == "string" and isinstance(default, str) and _QUOTING.search(default) is not None
+def _is_unclear(field: Mapping[str, Any]) -> bool:
+    """True for a default that only the statement explains: a placeholder, or what SQL has between quotes, not decoded."""
+    label, default = field.get("name"), field.get("default")
+    if field["type"] == "bytes":
+        return default is not None and label is None
+    return (label, default) in _PLACEHOLDERS or (field["type"] == "string" and _UNCLEAR.search(str(default)) is not None)
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
