@@ -400,8 +400,8 @@ def _names(part: _Part) -> set[str]:
 def unknown_value(name: str) -> Misconfigured:
     """The error of a new column whose value in older rows the log does not tell."""
     text = (
-        f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
-        "an expression, a value that SQL writes in another way (quotes, a backslash, binary), or of a type that Debezium passes over. "
+        f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, an "
+        "expression, a value that SQL writes otherwise (quotes, a backslash, binary), or of a type that Debezium passes over. "
         f'Give the value: fill={{"{name}": …}}, as JSON that Spark reads for the column\'s type; null leaves them empty, and '
         f'fill={{"{ANY}": null}} does so for all such columns.'
     )
