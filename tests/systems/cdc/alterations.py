@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,6 +25,7 @@ class Alterations:
     added_kinds: Sequence[v.Kind] = _ADDED_KINDS
     plain_kinds: Sequence[v.Kind] = _PLAIN_KINDS
     wider: Mapping[v.Kind, v.Kind] = _WIDER
+    untold_kinds: Collection[v.Kind] = v.UNTOLD
 
     def __init__(self, statements: Statements) -> None:
         self.statements = statements
@@ -100,7 +101,7 @@ class Alterations:
         constraint = "" if nullable else " NOT NULL"
         if (yield from self.alteration(table, f"ADD COLUMN {column.name} {kind.sql}{constraint}{default}")):
             table.columns.append(column)
-            if kind in v.UNTOLD:
+            if kind in self.untold_kinds:
                 table.fills[column.name] = v.FILLS[kind.name] if has_default else None
 
     def _add_and_drop_default(self, table: Table) -> Plan:

@@ -134,6 +134,7 @@ class MariaDbAlterations(Alterations):
 
     added_kinds = (INT, PRICE, EXACT, DATE, DATETIME, TEXT, BOOLEAN, BIT, DOUBLE, JSON, BLOB)
     plain_kinds = (INT, TEXT, BOOLEAN, DOUBLE)
+    untold_kinds = frozenset({BLOB})
     wider = {INT: BIGINT, PRICE: WIDE_PRICE}  # noqa: RUF012
 
     def alteration(self, table: Table, *actions: str) -> Plan:
