@@ -400,6 +400,12 @@ class HidingSink(FrameSink):
 class FrameCommitter(GlobalCommitter):
     """A committer whose target takes a whole DataFrame in one transaction, ledger entry included. Nothing is staged."""
 
+    counts_rows: ClassVar[bool] = False
+    """True if :meth:`commit_frame` counts the rows in the meter itself; else an ``Observation`` of the frame does.
+
+    Only then ``is_observed`` of a batch is true where its frame has observations of the user.
+    """
+
     @abstractmethod
     def commit_frame(self, frame: Frame, batch: Batch) -> None:
         """Writes and records ``batch``, both or neither."""

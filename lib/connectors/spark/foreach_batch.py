@@ -12,7 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from .session import (
     arrow_schema,
     hadoop_client,
     is_deterministic,
+    is_observed,
     is_stopped,
     leave_release_to_server,
     observes_writes,
@@ -108,9 +109,13 @@ class ForeachBatch(Carried):
         if isinstance(self.sink, FrameSink):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
-            watched, measures = counted(frame)
-            commit.commit_frame(watched, batch)
-            count_commit(meter, began, [], measures)
+            counts = None
+            if commit.committer.counts_rows:
+                batch = replace(batch, is_observed=is_observed(frame, batch.query))
+            else:
+                frame, counts = counted(frame)
+            commit.commit_frame(frame, batch)
+            count_commit(meter, began, [], counts)
         elif verdict is Verdict.WRITE:
             self._stage_and_commit(commit, frame, schema, batch, meter)
         else:

@@ -152,15 +152,25 @@ def is_deterministic(frame: DataFrame, query: str) -> bool:
 
     True on Connect, where nobody can tell.
     """
-    spark = frame.sparkSession
-    if is_connect(spark):
-        return True
+    return is_connect(frame.sparkSession) or all(plan.deterministic() for plan in _plans(frame, query))
+
+
+def is_observed(frame: DataFrame, query: str) -> bool:
+    """True if an ``Observation`` counts rows of ``frame``, or of the running ``query``, while they are computed.
+
+    True on Connect, where nobody can tell.
+    """
+    return is_connect(frame.sparkSession) or any("CollectMetrics" in plan.toString() for plan in _plans(frame, query))
+
+
+def _plans(frame: DataFrame, query: str) -> list[Any]:
+    """The plans, in the JVM, of ``frame`` and of the streaming query whose batch it is. Classic sessions only."""
     classic: Any = frame
     plans = [classic._jdf.queryExecution().analyzed()]
-    execution = execution_of(spark, query)
+    execution = execution_of(frame.sparkSession, query)
     if execution is not None and execution.lastExecution() is not None:
         plans.append(execution.lastExecution().analyzed())
-    return all(plan.deterministic() for plan in plans)
+    return plans
 
 
 def ended(execution: Any, seconds: float) -> str:

@@ -306,8 +306,9 @@ def _faulty_part(part: Any, kinds: Sequence[type], injector: FailureInjector) ->
 
         return method
 
-    names = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))]
-    return type(f"Faulty{kind.__name__}", (kind,), {name: method_of(name) for name in names})()
+    names = [name for name in dir(kind) if not name.startswith("_")]
+    members = {name: method_of(name) if callable(getattr(kind, name)) else getattr(part, name) for name in names}
+    return type(f"Faulty{kind.__name__}", (kind,), members)()
 
 
 def _faulty_frame(frame: DataFrame, injector: FailureInjector) -> DataFrame:

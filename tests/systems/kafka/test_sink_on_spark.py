@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import Observation
+from pyspark.sql import functions as F
 
 from connectors.core import Batch, Transient
 from connectors.spark.foreach_batch import ForeachBatch
-from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka import KafkaSink, committer
 from connectors.systems.kafka.session import KafkaSession
 from connectors.systems.kafka.transactions import NoteTransaction
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -60,17 +62,28 @@ def test_small_batches_are_sent_by_the_driver_and_its_session_stays(
     """A session in a worker is fenced by that of the next batch, which another worker has, and to open one takes longer."""
     (tmp_path / "target").mkdir()
     target = DirectContext(tmp_path / "target")
-    opened = []
+    opened, frames, run_tasks = [], [], committer._run
     monkeypatch.setattr(KafkaSession, "_connect", lambda self: opened.append(self.settings))
+    monkeypatch.setattr(committer, "_run", lambda frame, send: frames.append(frame) or run_tasks(frame, send))
     sink = ForeachBatch(KafkaSink.of(target.options()))
-    sizes = [10, 10, 10, 20_000, 10, 10]
-    counts = []
+    sizes = [10, 10, 0, 10, 20_000, 10, 10]
+    sessions, stages = [], []
     for number, rows in enumerate(sizes):
-        frame = spark.range(rows).selectExpr("CAST(id AS string) AS key", f"concat('{number} ', repeat('x', 90)) AS value")
-        sink.write(frame.repartition(3), Batch(target.topic, "query", number))
-        counts.append(len([settings for settings in opened if not settings.is_note]))
-    assert len(target.rows()) == sum(sizes)
-    assert counts == [1, 1, 1, 1, 2, 2]  # a task sends the large batch, and with it shuts the driver's session out
+        frame = spark.range(rows).selectExpr(f"concat('{number}-', id) AS key", "repeat('x', 100) AS value").repartition(3)
+        frames.clear()
+        sink.write(frame, Batch(target.topic, "query", number))
+        sessions.append(len([settings for settings in opened if not settings.is_note]))
+        stages.append(["own" if tasks is frame else "one" for tasks in frames])
+    keys = sorted(row["key"] for row in target.rows())
+    assert keys == sorted(f"{number}-{row}" for number, rows in enumerate(sizes) for row in range(rows))
+    assert sessions == [1, 1, 1, 1, 1, 2, 2]  # a task sends the large batch, and with it shuts the driver's session out
+    assert stages == [["one"], ["own"], ["own"], ["own"], ["own", "one"], ["one"], ["own"]]
+    observation = Observation()
+    frames.clear()
+    frame = spark.range(20_000).selectExpr("repeat('x', 100) AS value").observe(observation, F.count(F.lit(1)).alias("rows"))
+    sink.write(frame, Batch(target.topic, "query", len(sizes)))
+    assert len(frames) == 1
+    assert observation.get == {"rows": 20_000}
 
 
 def test_a_stream_by_format_stages_in_its_checkpoint_unless_it_is_told_where(spark: Any, tmp_path: Path) -> None:

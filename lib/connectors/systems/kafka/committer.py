@@ -105,11 +105,14 @@ class KafkaCommitter(GlobalCommitter):
 
 
 class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
-    """Lets tasks send a whole DataFrame: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
+    """Sends a whole DataFrame, by tasks, or by the driver where it has few rows. Nothing is staged. For ``foreach_batch``."""
+
+    counts_rows = True
 
     def __init__(self, sink: KafkaSink) -> None:
         super().__init__(sink)
         self.slots = TransactionSlots(sink)
+        self._was_small = False
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
@@ -122,17 +125,40 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         if isinstance(layout, Entry):
             return
         if layout is None:
-            delivery = _send_in_one_transaction(self.sink, frame, batch)
+            delivery = self._send_in_one_transaction(frame, batch)
         else:
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
-        # Moves them from the metric rows, where the carrier counts them, to errors.
         letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
-        active_meter().count(rows=-delivery.rejected, errors=delivery.rejected, dead_letters=letters)
+        active_meter().count(rows=delivery.rows - delivery.rejected, errors=delivery.rejected, dead_letters=letters)
         if not delivery.rows:
             self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
         elif layout is not None:
             self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
+
+    def _send_in_one_transaction(self, frame: DataFrame, batch: Batch) -> Delivery:
+        """Sends ``frame`` by one task; few rows by the driver, which keeps its session from batch to batch.
+
+        Spark gives each batch to another worker, and a session that moves costs more than a small batch. So does the stage
+        that brings all rows to one task: after a small batch the tasks give the driver their rows without it. If these turn
+        out to be many, the tasks stop, and the batch is computed anew; not so where an observation would count it twice.
+        """
+        sink, small = self.sink, self.sink.driver_bytes // 4  # tasks are many: the driver has room for so much of each
+        is_small = self._was_small and not batch.is_observed
+        answers = _run(frame, lambda _, rows: _first_rows(rows, small)) if is_small else []
+        if not is_small or any(has_more for _, has_more in answers):
+
+            def send(_: int, rows: Iterator[pa.RecordBatch]) -> Delivery | tuple[list[pa.RecordBatch], bool]:
+                first, has_more = _first_rows(rows, sink.driver_bytes)
+                return send_batch(sink, batch, itertools.chain(first, rows)) if has_more else (first, False)
+
+            answers = _run(frame.repartition(1), send)
+        if answers and isinstance(answers[0], Delivery):
+            self._was_small = False
+            return answers[0]
+        rows = [records for first, _ in answers for records in first]
+        self._was_small = sum(records.nbytes for records in rows) <= small
+        return send_batch(sink, batch, iter(rows))
 
     def _show_time(self, seconds: float) -> None:
         """Also warns on the driver: what a task has logged stays with its executor."""
@@ -143,23 +169,15 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
             _log.warning(text, self.sink.sink_id(), seconds, timeout)
 
 
-def _send_in_one_transaction(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Delivery:
-    """Sends ``frame`` by one task; few rows by the driver, which keeps its session from batch to batch.
-
-    Spark gives each batch to another worker, and a session that moves costs more than a small batch.
-    """
-
-    def send(_: int, rows: Iterator[pa.RecordBatch]) -> Delivery | pa.Table:
-        first, size = [], 0
-        for records in rows:
-            first.append(records)
-            size += records.nbytes
-            if size > sink.driver_bytes:
-                return send_batch(sink, batch, itertools.chain(first, rows))
-        return pa.Table.from_batches(first) if first else Delivery()
-
-    sent = next(iter(_run(frame.repartition(1), send)), Delivery())  # Spark may run no task at all for an empty frame
-    return send_batch(sink, batch, iter(sent.to_batches())) if isinstance(sent, pa.Table) else sent
+def _first_rows(rows: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.RecordBatch], bool]:
+    """The first of ``rows``, until they have more bytes than ``size``, and whether they have."""
+    first = []
+    for records in rows:
+        first.append(records)
+        size -= records.nbytes
+        if size < 0:
+            return first, True
+    return first, False
 
 
 def _send_in_slots(slots: TransactionSlots, frame: DataFrame, batch: Batch, layout: SlotLayout) -> Delivery:

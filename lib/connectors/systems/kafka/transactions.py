@@ -221,7 +221,7 @@ def send_batch(sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) ->
         return Delivery()
     transaction = BatchTransaction(sink, Entry(batch.query, batch.number, claim=batch.claim))
     if not transaction.begin():
-        return Delivery(1)  # a batch that is committed has rows
+        return Delivery(transaction.ledger.entries[batch.query].rows or 1)  # a batch that is committed has rows
     return transaction.write(records)
 
 
