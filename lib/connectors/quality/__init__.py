@@ -8,12 +8,15 @@
     stream.writeStream.foreachBatch(checks.foreach_batch(good=…, quarantined=…))
     checks.validate(spark.read.table("orders"), name="orders").enforce()      # the output, by Great Expectations
 
+    checks = quality.rules('[{"not_null": "id"}, {"unique": ["id"]}]')        # the same as data: JSON, or a file of it
+
 Both uses give the same answer for the same rows. All of it is DataFrame API, so it runs on Spark Connect too.
 """
 
 from .check import Check
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
 from .report import CheckOutcome, QualityFailed, Report
+from .rules import rules
 from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, SplitBatch, SplitFrames
 
 __all__ = [
@@ -34,5 +37,6 @@ __all__ = [
     "matches",
     "not_null",
     "row_count",
+    "rules",
     "unique",
 ]

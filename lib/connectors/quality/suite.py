@@ -86,14 +86,15 @@ class Checks:
         self._log_set_checks()
         return _parts(self.mark(df))
 
-    def foreach_batch(self, *, good: Sink, quarantined: Sink) -> SplitBatch:
+    def foreach_batch(self, *, good: Sink, quarantined: Sink, counts: Sink | None = None) -> SplitBatch:
         """A function for ``writeStream.foreachBatch`` that gives each batch's rows to ``good`` or ``quarantined``.
 
         Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
         once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent.
+        ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What it keeps is what was delivered.
         The function also takes a batch DataFrame by hand: ``checks.foreach_batch(...)(df, 0)``.
         """
-        sinks = {"good": good, "quarantined": quarantined}
+        sinks = {"good": good, "quarantined": quarantined, **({} if counts is None else {"counts": counts})}
         _refuse(
             [
                 Problem(key, f"must be a function of (DataFrame, batch id); got {type(sink).__name__}")
@@ -102,7 +103,7 @@ class Checks:
             ]
         )
         self._log_set_checks()
-        return SplitBatch(self, good, quarantined)
+        return SplitBatch(self, good, quarantined, counts)
 
     def validate(self, df: DataFrame, name: str = "output") -> Report:
         """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
@@ -154,8 +155,8 @@ class SplitBatch(Carried):
     counts are in the log ``connectors.quality`` there.
     """
 
-    def __init__(self, checks: Checks, good: Sink, quarantined: Sink) -> None:
-        self._checks, self._good, self._quarantined = checks, good, quarantined
+    def __init__(self, checks: Checks, good: Sink, quarantined: Sink, counts: Sink | None = None) -> None:
+        self._checks, self._good, self._quarantined, self._counts = checks, good, quarantined, counts
         self.last: BatchCounts | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -164,6 +165,8 @@ class SplitBatch(Carried):
             parts = _parts(marked)
             self._quarantined(parts.quarantined, batch_id)
             self._good(parts.good, batch_id)
+        if self._counts is not None:
+            self._counts(df.sparkSession.createDataFrame([counts]), batch_id)
         self.last = counts
         _log.info("batch %d: %d rows = %d good + %d quarantined", *counts)
 

@@ -2,14 +2,15 @@
 
 :func:`session` gives the Spark session, :func:`wait` shows a query until its rows can be seen, :func:`notebook` is what the
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
-``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
-:func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
-:func:`cassandra` a Cassandra,
+``dbutils`` outside a workspace, :func:`pipeline` is what a pipeline's parameters say, :func:`workdir` the folder for a
+notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a database to try
+things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis, :func:`cassandra` a Cassandra,
 :func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`api_service` a REST API,
 :func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
+from .pipeline import Pipeline, pipeline
 from .plots import COLOURS, figure
 from .servers import (
     ServerAddress,
@@ -39,6 +40,7 @@ __all__ = [
     "COLOURS",
     "DbUtils",
     "NotebookExit",
+    "Pipeline",
     "ServerAddress",
     "Summary",
     "api_service",
@@ -56,6 +58,7 @@ __all__ = [
     "notebook",
     "opensearch",
     "opensearch_server",
+    "pipeline",
     "postgres",
     "postgres_server",
     "pubsub",

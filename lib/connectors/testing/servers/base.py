@@ -118,7 +118,7 @@ def _die_with_parent() -> None:
 class Server:
     """A child process in its own temporary folder, with a free ``port``. Use it as a context.
 
-    A subclass gives ``launch()`` and ``ready()``.
+    A subclass gives ``launch()`` and ``ready()``. A ``folder`` that is set before the start stays, with the server's data.
     """
 
     required: ClassVar[bool] = False
@@ -129,6 +129,7 @@ class Server:
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
         self.folder = Path()
+        self._is_temporary = True
         self.children: list[subprocess.Popen[bytes]] = []
 
     def launch(self) -> None:
@@ -141,8 +142,10 @@ class Server:
 
     def start(self: S) -> S:
         """Launches the server and waits until it is ready. Raises :class:`Unavailable` with its log if it is not."""
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{type(self).__name__.lower()}-"))
-        self.folder.chmod(0o755)  # servers that drop root must enter it
+        self._is_temporary = self.folder == Path()
+        if self._is_temporary:
+            self.folder = Path(tempfile.mkdtemp(prefix=f"{type(self).__name__.lower()}-"))
+            self.folder.chmod(0o755)  # servers that drop root must enter it
         atexit.register(self.stop)
         try:
             self.relaunch()
@@ -206,7 +209,7 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(self.stop_timeout)
         self.kill()
-        if self.folder != Path():
+        if self._is_temporary and self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self: S) -> S:

@@ -1,0 +1,64 @@
+"""Checks as data: the rules of an output in a file or a parameter, for every notebook that must know them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..ground.errors import Misconfigured, Problem
+from .check import Check
+from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
+from .suite import Checks
+
+_RULES: Final[Mapping[str, Callable[..., Check]]] = {
+    function.__name__: function
+    for function in (between, expression, fresh, in_set, matches, not_null, row_count, unique)
+}
+
+
+def rules(source: str) -> Checks:
+    """The checks of a JSON text, or of the file that ``source`` names.
+
+    The text is a list of objects such as ``{"not_null": "id"}``, ``{"between": ["cents", 0, 100000]}`` or
+    ``{"row_count": {"min": 1}}``: the name of a function of :mod:`connectors.quality`, and one argument, a list of them, or an
+    object of them by name. Raises :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong.
+    """
+    listed, problems = _listed(source), []
+    checks = []
+    for number, rule in enumerate(listed, start=1):
+        try:
+            checks.append(_check(rule))
+        except (TypeError, ValueError) as wrong:
+            problems.append(Problem("checks", f"rule {number}, {json.dumps(rule)}: {wrong}"))
+    if problems:
+        raise Misconfigured("quality.rules", problems)
+    return Checks(checks)
+
+
+def _listed(source: str) -> list[Any]:
+    try:
+        text = source if source.lstrip().startswith("[") else Path(source).read_text()
+        listed = json.loads(text)
+    except OSError as unreadable:
+        problem = f'the file "{source}" cannot be read: {unreadable.strerror}. Give a list of rules as JSON, or its file.'
+    except ValueError as wrong:
+        problem = f"is no JSON: {wrong}"
+    else:
+        if isinstance(listed, list) and listed:
+            return listed
+        problem = 'must be a list of at least one rule, such as [{"not_null": "id"}]'
+    raise Misconfigured("quality.rules", [Problem("checks", problem)])
+
+
+def _check(rule: Any) -> Check:
+    if not isinstance(rule, dict) or len(rule) != 1:
+        raise ValueError('must be an object with one name, such as {"not_null": "id"}')
+    ((name, arguments),) = rule.items()
+    if name not in _RULES:
+        raise ValueError(f'"{name}" is no rule; there are {", ".join(_RULES)}')
+    function = _RULES[name]
+    if isinstance(arguments, dict):
+        return function(**arguments)
+    return function(*arguments) if isinstance(arguments, list) else function(arguments)

@@ -1,0 +1,126 @@
+"""A pipeline notebook's parameters, and the places of its state, which follow from its name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..ground.errors import Misconfigured, Problem
+from ..ground.runtime import in_workspace
+from .demos import demo
+from .settings import VOLUMES, workdir
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from ..quality import Checks
+
+_TABLE: Final = re.compile(r"[^./\\\s]+\.[^./\\\s]+\.[^./\\\s]+")
+_NAME: Final = re.compile(r"\w[\w.-]*")
+
+
+def pipeline(dbutils: Any, *, address: str = "", demonstration: str = "") -> Pipeline:
+    """What the widgets of a pipeline notebook say.
+
+    ``address`` is the name of the widget with the address of the system. Where that is empty, the pipeline runs on the
+    ``demonstration`` of this name. Raises :class:`Misconfigured` for a parameter that cannot be.
+    """
+    return Pipeline(dbutils, address, demonstration)
+
+
+class Pipeline:
+    """The parameters ``name``, ``workdir``, ``target``, ``options``, ``checks`` and ``trigger``, and what follows from them."""
+
+    def __init__(self, dbutils: Any, address: str, demonstration: str) -> None:
+        self._dbutils, self._address, self._demonstration = dbutils, address, demonstration
+        self.name = self._parameter("name")
+        if not _NAME.fullmatch(self.name):
+            raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
+        self.folder = workdir(f"{self._parameter('workdir')}/{self.name}")
+        self.target = self._parameter("target")
+
+    def path(self, part: str) -> str:
+        """The place of a part of the pipeline's state, such as ``checkpoint``: below ``workdir``, in the folder ``name``."""
+        return f"{self.folder}/{part}"
+
+    @cached_property
+    def address(self) -> str:
+        """The address of the system: the parameter, or that of the demonstration, which gets some new rows."""
+        return self._parameter(self._address) or demo(
+            self._demonstration, self.path("demonstration"), self._address, self._parameter
+        )
+
+    def source(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """``options`` of the source, with records that cannot be read set aside, and the parameter ``options`` over them."""
+        letters = {"errors": "deadLetter", "deadLetterPath": self.path("letters")}
+        if "://" not in self.folder:
+            Path(letters["deadLetterPath"]).mkdir(exist_ok=True)
+        try:
+            more = json.loads(self._parameter("options") or "{}")
+        except ValueError as wrong:
+            raise _wrong("options", f"is no JSON: {wrong}.") from None
+        if not isinstance(more, dict):
+            raise _wrong("options", 'must be a JSON object such as {"maxOffsetsPerTrigger": "10000"}.')
+        return {**letters, **options, **more}
+
+    @cached_property
+    def checks(self) -> Checks:
+        """The rules of the target, by the parameter ``checks``: JSON, or a file beside the notebook."""
+        from ..quality import rules
+
+        return rules(self._parameter("checks"))
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """The trigger, as ``writeStream.trigger`` takes it: ``availableNow``, ``continuous``, or an interval."""
+        trigger = self._parameter("trigger")
+        if trigger == "availableNow":
+            return {"availableNow": True}
+        return {"processingTime": "0 seconds" if trigger == "continuous" else trigger}
+
+    @property
+    def table(self) -> dict[str, str]:
+        """The target as options of ``connectors.delta``. Locally a table is a folder: Delta has no catalog there."""
+        if _TABLE.fullmatch(self.target):
+            if in_workspace():
+                return {"table": self.target}
+            return {"path": workdir(f"{VOLUMES}{self.target.replace('.', '/')}")}
+        if "/" in self.target:
+            return {"path": workdir(self.target)}
+        raise _wrong("target", f'must be a table, as catalog.schema.table, or a folder; got "{self.target}".')
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The rows of the target."""
+        table = self.table
+        return spark.read.table(table["table"]) if "table" in table else spark.read.format("delta").load(table["path"])
+
+    def batches(self, spark: SparkSession) -> DataFrame:
+        """What the batches have recorded: ``batch_id, rows, good, quarantined``, in their order."""
+        return spark.read.format("delta").load(self.path("counts")).orderBy("batch_id")
+
+    def reconciliation(self, spark: SparkSession) -> DataFrame:
+        """One row: how many records were read, and where they are.
+
+        ``read`` is what the batches have recorded and the dead letters; ``delivered`` and ``quarantined`` are counted in the
+        tables. The target and the quarantine are of this pipeline alone.
+        """
+        recorded = self.batches(spark).agg({"rows": "sum"}).collect()
+        letters = self._letters(spark)
+        quarantined = spark.read.format("delta").load(self.path("quarantine")).count()
+        row = ((recorded[0][0] or 0) + letters, self.rows(spark).count(), letters, quarantined)
+        return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
+
+    def _letters(self, spark: SparkSession) -> int:
+        files = Path(self.path("letters")).glob("*.parquet")
+        return spark.read.parquet(self.path("letters")).count() if any(files) else 0
+
+    def _parameter(self, name: str) -> str:
+        return str(self._dbutils.widgets.get(name)).strip()
+
+
+def _wrong(parameter: str, text: str) -> Misconfigured:
+    return Misconfigured("the pipeline", [Problem(parameter, text)])
