@@ -6,8 +6,10 @@ import contextlib
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from connectors.core import Batch, CommitRefused, Misconfigured, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
-from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
+from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter, _side_by_side
 from connectors.systems.delta.transaction import own_session
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -192,6 +194,22 @@ def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark
     write_item(spark, connectors.foreach_batch(DeltaTables, options), 2)
     write_item(spark, connectors.foreach_batch(DeltaTables, options), 3)
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_tables_side_by_side_belong_to_the_query_and_have_own_properties(spark: Any) -> None:
+    """Spark notes there which execution a thread is in, and which settings its tasks have."""
+    together, context, seen = Barrier(2), spark.sparkContext, {}
+
+    def write(table: str) -> None:
+        group = context.getLocalProperty("spark.test.group")
+        context.setLocalProperty("spark.test.table", table)
+        together.wait(30)
+        seen[table] = (group, context.getLocalProperty("spark.test.table"))
+
+    context.setLocalProperty("spark.test.group", "query")
+    _side_by_side(spark.range(1), {table: partial(write, table) for table in ("items", "orders")})
+    context.setLocalProperty("spark.test.group", None)
+    assert seen == {table: ("query", table) for table in ("items", "orders")}
 
 
 def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path: Path) -> None:

@@ -210,9 +210,10 @@ def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) ->
     """Runs all of ``writes``, also when some of them fail: those are named then."""
     from pyspark import inheritable_thread_target
 
-    inherit: Any = inheritable_thread_target(frame.sparkSession)  # so that they belong to the query, and end with it
+    inherit: Any = inheritable_thread_target
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
-        running = {name: threads.submit(inherit(write)) for name, write in writes.items()}
+        # They belong to the query, and end with it. Each has properties of its own, where Spark notes what a thread is doing.
+        running = {name: threads.submit(inherit(frame.sparkSession)(write)) for name, write in writes.items()}
     failed = {name: error for name, future in running.items() if (error := future.exception()) is not None}
     for error in failed.values():
         alone = len(writes) == 1 and isinstance(error, ConnectorError)
