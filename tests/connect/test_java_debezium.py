@@ -126,6 +126,56 @@ def test_debeziums_own_messages_tell_every_wrong_setting_and_no_secret(shop: Sho
     assert secret not in str(problems)
 
 
+POSTGRES_SILENT = [
+    ("timestamptz", "now()"),
+    ("timestamp", "now()"),
+    ("timestamp(3)", "now()"),
+    ("date", "current_date"),
+    ("uuid", "gen_random_uuid()"),
+    ("date", "'infinity'"),
+    ("date", "'-infinity'"),
+    ("timestamp", "'infinity'"),
+    ("money", "1.5"),
+    ("timetz", "'10:11:12+02'"),
+    ("tsvector", "'a'"),
+    ("numeric", "1.5"),
+    ("bytea", "'ab'"),
+    ("int[]", "'{1,2}'"),
+]
+POSTGRES_DEFAULTS = [
+    *POSTGRES_SILENT,
+    ("numeric(9,2)", "1.5"),
+    ("numeric(9,2)", "NULL"),
+    ("bit(3)", "B'101'"),
+    ("bit(3)", "NULL"),
+    ("time", "'10:11:12.5'"),
+    ("date", "'9999-12-31'"),
+    ("timestamp", "'2021-03-04 05:06:07.123456'"),
+    ("interval", "'1 day 2 hours'"),
+    ("jsonb", """'{"a": [1, null]}'"""),
+    ("text", "''"),
+]
+
+
+@pytest.mark.soak
+def test_the_defaults_of_postgresql(spark: Any, shop: Shop) -> None:
+    with started(shop.config(), DEBEZIUM) as host:
+        poll(host, 200)
+        for number, (kind, default) in enumerate(POSTGRES_DEFAULTS):
+            shop.sql(f"ALTER TABLE orders ADD COLUMN c{number} {kind} DEFAULT {default}")
+        shop.sql("UPDATE orders SET name = 'd' WHERE id = 1")
+        (row,) = rows_of(poll(host, 1, epoch=2))
+    check_defaults(json.loads(row["value"]), POSTGRES_DEFAULTS, POSTGRES_SILENT, is_postgres=True)
+
+
+def check_defaults(value: Any, added: list[tuple[str, str]], unknown: list[tuple[str, str]], *, is_postgres: bool) -> None:
+    """What older rows get in the columns ``added`` is what an older row has, or is asked for: just of ``unknown`` ones."""
+    fields = next(part for part in value["schema"]["fields"] if part["field"] == "after")["fields"][-len(added) :]
+    for field, column, kind in zip(fields, columns_of(fields, is_postgres=is_postgres), added, strict=True):
+        assert column.needs_fill or column.default == value["payload"]["after"][field["field"]], kind
+        assert column.needs_fill is (kind in unknown), kind
+
+
 MARIADB_UNCLEAR = [
     ("varchar(9)", "'it''s'"),
     ("varchar(9)", r"'C:\\'"),
@@ -133,6 +183,9 @@ MARIADB_UNCLEAR = [
     ("varchar(9)", "N'abc'"),
     ("varchar(9)", "TRUE"),
     ("enum('it''s', 'b')", "'it''s'"),
+    ("enum('A', 'B')", "'a'"),
+    ("set('a', 'b')", "'b,a'"),
+    ("char(5)", "'ab '"),
     ("varbinary(9)", r"'a\0b'"),
     ("binary(4)", "'ab'"),
     ("blob", "'ab'"),
@@ -183,11 +236,7 @@ def test_the_binary_log_of_mariadb(spark: Any, tmp_path: Path) -> None:
                 cursor.execute(f"ALTER TABLE cdc.orders ADD COLUMN c{number} {kind} DEFAULT {default}")
             cursor.execute("UPDATE cdc.orders SET name = 'd' WHERE id = 1")
             (row,) = rows_of(poll(host, 1, epoch=3))
-            value = json.loads(row["value"])
-            fields = next(part for part in value["schema"]["fields"] if part["field"] == "after")["fields"][2:]
-            for field, column, added in zip(fields, columns_of(fields, is_postgres=False), MARIADB_DEFAULTS, strict=True):
-                assert column.needs_fill or column.default == value["payload"]["after"][field["field"]], added
-                assert column.needs_fill is (added in MARIADB_UNCLEAR), added
+            check_defaults(json.loads(row["value"]), MARIADB_DEFAULTS, MARIADB_UNCLEAR, is_postgres=False)
 
 
 def test_truncations_and_nulls_come_as_they_are(shop: Shop) -> None:

@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from connectors.core import Misconfigured, StateError
+from connectors.systems.delta.change_log import _declared_form
 from connectors.systems.delta.change_schema import columns_of
 from connectors.systems.delta.holes import may_have_holes
-from tests.systems.change_logs import Database, changes
+from tests.systems.change_logs import Database, changes, field_schemas
 from tests.systems.merge.targets import Target, expected
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 ZONED = "io.debezium.time.ZonedTimestamp"
+ENUM = "io.debezium.data.Enum"
 
 
 def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Target) -> None:
@@ -239,10 +241,63 @@ def test_a_text_that_means_one_thing_fills_rows(default: str | None) -> None:
     assert (column.default, column.needs_fill) == (default, False)
 
 
-def test_a_time_that_stands_for_now_fills_no_row() -> None:
-    now = {"field": "at", "type": "int64", "name": "io.debezium.time.Timestamp", "optional": True, "default": 0}
-    (column,) = columns_of([now], is_postgres=False)
+NOT_TOLD: list[tuple[dict[str, Any], bool | None]] = [
+    *(
+        ({"type": kind, "name": f"io.debezium.{name}", "default": default}, is_postgres)
+        for kind, name, default in (
+            ("int32", "time.Date", 0),
+            ("int64", "time.Timestamp", 0),
+            ("int64", "time.MicroTimestamp", 0),
+            ("string", "time.ZonedTimestamp", "1970-01-01T00:00:00.000000Z"),
+            ("string", "time.IsoTimestamp", "1970-01-01T00:00:00Z"),
+            ("string", "data.Uuid", "00000000-0000-0000-0000-000000000000"),
+        )
+        for is_postgres in (True, False)
+    ),
+    ({"type": "int32", "name": "io.debezium.time.Date", "default": 169560311}, True),  # infinity
+    ({"type": "int64", "name": "io.debezium.time.MicroTimestamp", "default": -9223372036853775810}, True),
+    ({"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2"}}, True),  # money
+    ({"type": "string", "name": "io.debezium.time.ZonedTime"}, True),
+    ({"type": "bytes"}, None),
+    ({"type": "string", "default": "it''s"}, None),
+    ({"type": "string", "default": "ab "}, False),
+    ({"type": "string", "name": ENUM, "parameters": {"allowed": "A,B"}, "default": "a"}, False),
+    ({"type": "string", "name": f"{ENUM}Set", "parameters": {"allowed": "a,b"}, "default": "b,a"}, False),
+]
+
+
+@pytest.mark.parametrize(("schema", "is_postgres"), NOT_TOLD, ids=str)
+def test_a_value_that_the_log_does_not_tell_is_asked_for_of_a_column_that_may_be_null(
+    spark: Any, schema: dict[str, Any], is_postgres: bool | None
+) -> None:
+    """Such as ``now()``, for which Debezium writes 1970."""
+    (column,) = columns_of([{"field": "new", "optional": True, **schema}], is_postgres=is_postgres)
     assert (column.default, column.needs_fill) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_postgres"),
+    [
+        ({"type": "string", "name": ENUM, "parameters": {"allowed": "A,B"}, "default": "B"}, False),
+        ({"type": "string", "name": f"{ENUM}Set", "parameters": {"allowed": "a,b,c"}, "default": "a,c"}, False),
+        ({"type": "bytes", "name": "io.debezium.data.Bits", "default": "BQ=="}, None),
+        ({"type": "bytes", "name": "io.debezium.data.Bits"}, True),
+        ({"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2", "connect.decimal.precision": "9"}}, True),
+    ],
+    ids=str,
+)
+def test_a_default_that_the_log_tells_fills_rows(spark: Any, schema: dict[str, Any], is_postgres: bool | None) -> None:
+    (column,) = columns_of([{"field": "new", "optional": True, **schema}], is_postgres=is_postgres)
+    assert (column.default, column.needs_fill) == (schema.get("default"), False)
+
+
+def test_an_unwrapped_form_without_a_place_in_a_log_may_be_of_postgresql(spark: Any) -> None:
+    database = Database()
+    database.fields |= {"data": {"type": "bytes", "optional": True}, "__deleted": {"type": "string", "optional": True}}
+    for place, is_asked in (("__gtid", False), ("__lsn", True), ("__op", True)):
+        fields = field_schemas({**database.fields, place: {"type": "string", "optional": True}})
+        form = _declared_form(json.dumps({"type": "struct", "fields": fields}))
+        assert {column.name: column.needs_fill for column in form.row}["data"] is is_asked, place
 
 
 KEYS: list[tuple[str, dict[str, Any], Any, Any]] = [

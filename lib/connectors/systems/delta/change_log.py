@@ -46,6 +46,8 @@ _DEBEZIUM_ONLY: Final = (
 """Records that tell of Debezium itself, by the name of their schema."""
 _POSTGRES: Final = "lsn"
 """The field of a place in the log that only PostgreSQL has."""
+_OTHERS: Final = frozenset({"file", "gtid", "commit_lsn", "scn"})
+"""Such fields of which PostgreSQL has none."""
 ANY: Final = "*"
 """In ``fill``: every column of which only the user knows what older rows have."""
 _HEARTBEATS: Final = "__debezium-heartbeat"
@@ -220,7 +222,9 @@ def _declared_form(text: str) -> _Form:
         source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
         columns = columns_of(by_name["after"]["fields"], is_postgres=_POSTGRES in source)
         return _Form(columns, True, {name: name for name in source if name in FIELDS})
-    return _unwrapped_form(columns_of(fields, is_postgres=any(_metadata(name) == _POSTGRES for name in by_name)))
+    names = {_metadata(name) for name in by_name}
+    is_postgres = True if _POSTGRES in names else False if names & _OTHERS else None
+    return _unwrapped_form(columns_of(fields, is_postgres=is_postgres))
 
 
 def _plain_form(part: DataFrame, schema: StructType | None) -> _Form:

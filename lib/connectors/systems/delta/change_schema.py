@@ -52,15 +52,25 @@ _PLACEHOLDERS: Final = (
     *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
     (_ZONED, "1970-01-01T00:00:00.000000Z"),
     (_ZONED, "1970-01-01T00:00:00Z"),
+    ("io.debezium.time.IsoDate", "1970-01-01Z"),
+    ("io.debezium.time.IsoTimestamp", "1970-01-01T00:00:00Z"),
     ("io.debezium.data.Uuid", "00000000-0000-0000-0000-000000000000"),
+    *((label, days) for label in _DAYS for days in (169560311, -170999002)),
+    (_MICROS, -9223372036853775810),
 )
-"""Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know."""
+"""Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know, and of
+PostgreSQL's ``infinity``."""
 _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
 """The beginning of the ``-infinity`` of a ``timestamptz[]``: PostgreSQL's driver gives Debezium a time for it."""
+_BITS: Final = "io.debezium.data.Bits"
 _SILENT: Final = ("array", "bytes", "map", "struct")
-"""The types whose defaults Debezium does not tell of PostgreSQL; decimals have a precision there, or are a struct."""
-_UNCLEAR: Final = re.compile(r"""''|""|\\|^[Nn]'|^(?i:true|false)$""")
-"""Texts that need not be the value as they stand: two quotes, a backslash, the mark of a character set, another word for 1."""
+"""The types whose defaults Debezium does not tell of PostgreSQL, but for ``bit`` and for decimals with a precision."""
+_SILENT_TEXTS: Final = ("io.debezium.time.ZonedTime", "io.debezium.data.Ltree", "io.debezium.data.Tsvector")
+_PRECISION: Final = "connect.decimal.precision"
+_CHOICES: Final = ("io.debezium.data.Enum", "io.debezium.data.EnumSet")
+_UNCLEAR: Final = re.compile(r"""''|""|\\|^[Nn]'|^(?i:true|false)$| $""")
+"""Texts that need not be the value as they stand: two quotes, a backslash, the mark of a character set, another word for 1, a
+space at the end, which a ``char`` does not keep."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
@@ -130,23 +140,38 @@ class ChangeColumn:
         return self.convert(Cell(read(self.read), read(self.exact) if self.exact is not None else None)).cast(self.type)
 
 
-def columns_of(fields: list[Mapping[str, Any]], *, is_postgres: bool) -> list[ChangeColumn]:
-    """The columns of the fields of a Connect schema, of PostgreSQL or of another database."""
-    is_untold = _is_silent if is_postgres else _is_unclear
-    columns = zip(map(_column, fields), map(is_untold, fields), strict=True)
+def columns_of(fields: list[Mapping[str, Any]], *, is_postgres: bool | None) -> list[ChangeColumn]:
+    """The columns of the fields of a Connect schema, of PostgreSQL or of another database; ``None`` if that is not known."""
+
+    def is_untold(field: Mapping[str, Any]) -> bool:
+        return (is_postgres is not False and _is_silent(field)) or (is_postgres is not True and _is_unclear(field))
+
+    columns = ((_column(field), is_untold(field)) for field in fields)
     return [replace(column, default=None, needs_fill=True) if untold else column for column, untold in columns]
 
 
 def _is_silent(field: Mapping[str, Any]) -> bool:
-    return field["type"] in _SILENT and field.get("name") != DECIMAL and "default" not in field
+    """True for a field without a default whose type may have one all the same. A decimal without precision is ``money``."""
+    label = field.get("name")
+    if "default" in field or label == _BITS:
+        return False
+    if label == DECIMAL:
+        return _PRECISION not in (field.get("parameters") or {})
+    return field["type"] in _SILENT or label in _SILENT_TEXTS
 
 
 def _is_unclear(field: Mapping[str, Any]) -> bool:
-    """True for a default that only the statement explains: a placeholder, or what SQL has between quotes, not decoded."""
+    """True for a default that only the statement explains: it is told as SQL has it between quotes, not decoded."""
     label, default = field.get("name"), field.get("default")
     if field["type"] == "bytes":
         return default is not None and label is None
-    return (label, default) in _PLACEHOLDERS or (field["type"] == "string" and _UNCLEAR.search(str(default)) is not None)
+    if field["type"] != "string" or not default:
+        return False
+    if label in _CHOICES:  # the database takes them in any case and order, and keeps its own
+        words = [default] if label == _CHOICES[0] else default.split(",")
+        if words != [word for word in (field.get("parameters") or {}).get("allowed", default).split(",") if word in words]:
+            return True
+    return _UNCLEAR.search(default) is not None
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
@@ -243,8 +268,8 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     def column(
         read: DataType, kind: DataType, convert: Callable[[Cell], Column], exact: DataType | None = None
     ) -> ChangeColumn:
-        is_placeholder = field.get("optional") is False and (label, field.get("default")) in _PLACEHOLDERS
-        needs_fill = field.get("optional") is False and ("default" not in field or is_placeholder)
+        is_placeholder = (label, field.get("default")) in _PLACEHOLDERS
+        needs_fill = is_placeholder or (field.get("optional") is False and "default" not in field)
         default = None if is_placeholder else field.get("default")
         return ChangeColumn(name, read, kind, convert, default, exact, needs_fill)
 
@@ -260,7 +285,7 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
         return column(StringType(), TimestampType(), _zoned)
     if label == DECIMAL:
         parameters = field.get("parameters") or {}
-        precision, scale = int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0))
+        precision, scale = int(parameters.get(_PRECISION, 38)), int(parameters.get("scale", 0))
         precision, scale = max(precision - min(scale, 0), scale), max(scale, 0)  # numeric(3,-2), numeric(3,5)
         kind = DecimalType(min(38, precision), min(38, scale))
         return column(VariantType(), kind, lambda cell: _decimal(name, kind, cell), exact=kind)
