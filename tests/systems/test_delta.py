@@ -196,6 +196,17 @@ def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1, 2, 3]
 
 
+def test_each_table_has_a_folder_of_its_own_whatever_its_name(spark: Any, tmp_path: Path) -> None:
+    names = ["..", ".", "_batches", "a/b", "item s"]
+    rows = [(name, f'{{"n": {number}}}', "n INT") for number, name in enumerate(names)]
+    frame = spark.createDataFrame(rows, "table string, row string, schema string")
+    function = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path / "tables")})
+    function.write(frame, Batch(function.sink.sink_id(), "q", 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+    folders = ["%2E.", "%2E", "%5Fbatches", "a%2Fb", "item s"]
+    assert [delta(tmp_path / "tables" / name)["n"].to_pylist() for name in folders] == [[0], [1], [2], [3], [4]]
+
+
 def test_tables_side_by_side_belong_to_the_query_and_have_own_properties(spark: Any) -> None:
     """Spark notes there which execution a thread is in, and which settings its tasks have."""
     together, context, seen = Barrier(2), spark.sparkContext, {}

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
+_TAKEN: Final = (".", "..", LEDGER)
+"""Names that folders of tables cannot have."""
 _SIDE_BY_SIDE: Final = 4
 """The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
@@ -110,7 +112,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.sink = sink
         self.path = str(sink.values["path"]).rstrip("/")
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
-        self.ledger = self._log(LEDGER)
+        self.ledger = self._log(f"{self.path}/{LEDGER}")
         self._asked = set[str]()
         """The tables of which Delta skips no batch that it ought to write, by their history."""
         self._sessions = SimpleQueue[Any]()
@@ -151,15 +153,16 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.ledger.commit_frame(record, batch)
 
     def _location(self, table: str) -> str:
-        return f"{self.path}/{quote(table, safe=' $.-')}"
+        name = quote(table, safe=" $.-")
+        return f"{self.path}/{f'%{ord(name[0]):02X}{name[1:]}' if name in _TAKEN else name}"
 
-    def _log(self, table: str, spark: SparkSession | None = None) -> DeltaCommitter:
-        sink = DeltaSink.of({"path": self._location(table), "sinkId": self.sink.sink_id()})
+    def _log(self, location: str, spark: SparkSession | None = None) -> DeltaCommitter:
+        sink = DeltaSink.of({"path": location, "sinkId": self.sink.sink_id()})
         return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
 
     def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
         """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
-        if last := self._log(table, spark).last(batch.query):
+        if last := self._log(self._location(table), spark).last(batch.query):
             decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
 
     def _write(self, frame: DataFrame, batch: Batch, table: str, schemas: Sequence[str]) -> None:
