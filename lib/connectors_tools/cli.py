@@ -251,17 +251,23 @@ def options(system: str | None, markdown: bool) -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(["source", "sink", "async"]), required=True, help="What it is.")
+@click.option("--pipeline", metavar="FROM_to_TO", help="A pipeline, such as kafka_to_delta.")
+@click.option("--kind", type=click.Choice(["source", "sink", "async"]), help="A connector: what it is.")
 @click.option("--for", "example", default="table", metavar="EXAMPLE",
               help="What it stands on at first: table; or queue or api, for a source; or storage, for a sink.")  # fmt: skip
-def new(name: str, kind: str, example: str) -> None:
-    """Writes the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the tables."""
+def new(name: str, pipeline: str | None, kind: str | None, example: str) -> None:
+    """Writes the pipeline NAME, or the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the
+    tables."""
+    from .pipelines import write_pipeline
     from .scaffold import write_connector
 
     root = Path.cwd()
-    for file in write_connector(root, name, kind, example):
+    if (kind is None) == (pipeline is None):
+        raise click.UsageError("give --pipeline KIND for a pipeline, or --kind for a connector.")
+    files = write_pipeline(root, name, pipeline) if pipeline else write_connector(root, name, str(kind), example)
+    for file in files:
         click.echo(f"written: {file.relative_to(root)}")
-    click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py")
+    click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py" if kind else "")
     click.echo(f"Run its job:      python -m connectors run {name}")
 
 

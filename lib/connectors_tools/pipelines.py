@@ -46,7 +46,8 @@ class Parameter:
 class PipelineKind:
     """What a pipeline into Delta has of its own.
 
-    ``source`` has the options of the source, as Python code. ``columns`` say where a record was; together they are unique.
+    ``address`` is the parameter that is empty for a demonstration, ``source`` has the options of the source as Python code, and
+    ``columns`` say where a record was: together they are unique.
     """
 
     title: str
@@ -54,8 +55,8 @@ class PipelineKind:
     guarantee: str
     format: str
     demonstration: str
-    address: Parameter
-    names: Sequence[Parameter]
+    address: str
+    parameters: Sequence[Parameter]
     source: Mapping[str, str]
     columns: Sequence[str]
 
@@ -67,11 +68,14 @@ PIPELINES: Final = {
         guarantee="each record is in the table once, or set aside, also when a run is killed at any moment",
         format="kafka",
         demonstration="kafka",
-        address=Parameter("bootstrap_servers", "", "Brokers, as host:port with commas; empty: a demonstration"),
-        names=(Parameter("topic", "orders", "Topic, or several with commas"),),
+        address="kafka_bootstrap_servers",
+        parameters=(
+            Parameter("kafka_bootstrap_servers", "", "Brokers; empty: a demonstration"),
+            Parameter("source", "orders", "Topic, or several with commas"),
+        ),
         source={
             "kafka.bootstrap.servers": "pipeline.address",
-            "subscribe": 'dbutils.widgets.get("topic")',
+            "subscribe": 'dbutils.widgets.get("source")',
             "startingOffsets": '"earliest"',
             "maxOffsetsPerTrigger": '"1000000"',
         },
@@ -83,8 +87,8 @@ PIPELINES: Final = {
         guarantee="each line is in the table once, or set aside, also when a run is killed at any moment",
         format="file_stream",
         demonstration="lines",
-        address=Parameter("path", "", "Files, as a path with *; empty: a demonstration"),
-        names=(),
+        address="source",
+        parameters=(Parameter("source", "", "Files, as a path with *; empty: a demonstration"),),
         source={"path": "pipeline.address", "maxBytesPerTrigger": '"256MB"'},
         columns=("filename", "position"),
     ),
@@ -96,8 +100,11 @@ def write_pipeline(root: Path, name: str, kind: str) -> list[Path]:
     """Writes the pipeline ``name`` of a ``kind`` of :data:`PIPELINES` into the bundle at ``root``, and returns its files.
 
     Raises :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no job can
-    have, and outside of the repository.
+    have, for an unknown kind, and outside of the repository.
     """
+    kind = kind.replace("-", "_")
+    if kind not in PIPELINES:
+        raise Misconfigured("connectors new", [Problem("--pipeline", f'must be {" or ".join(PIPELINES)}; got "{kind}".')])
     files = {root / path: text for path, text in files_of(kind, name).items()}
     if problems := list(_problems(root, name, files)):
         raise Misconfigured("connectors new", problems)
@@ -111,10 +118,9 @@ def files_of(kind: str, name: str) -> dict[str, str]:
     pipeline = PIPELINES[kind]
     parameters = [
         *_shared_parameters(name),
-        pipeline.address,
-        *pipeline.names,
+        *pipeline.parameters,
         Parameter("options", "{}", "More options of the source, as a JSON object"),
-        Parameter("trigger", "availableNow", "availableNow, continuous, or an interval such as 10 seconds"),
+        Parameter("trigger", "availableNow", "availableNow, continuous or 10 seconds"),
     ]
     texts = {
         "name": name,
@@ -123,7 +129,7 @@ def files_of(kind: str, name: str) -> dict[str, str]:
         "guarantee": pipeline.guarantee,
         "format": pipeline.format,
         "demonstration": pipeline.demonstration,
-        "address": pipeline.address.name,
+        "address": pipeline.address,
         "schema": _ORDER,
         "columns": ", ".join(f'"{column}"' for column in pipeline.columns),
         "options": "\n".join(f'    "{option}": {value},' for option, value in pipeline.source.items()),
@@ -149,10 +155,10 @@ def _shared_parameters(name: str) -> list[Parameter]:
     """The parameters of the pipeline ``name`` that its gate has, too."""
     place, table = "/Volumes/main/connectors/data/pipelines", f"main.connectors.{name}"
     return [
-        Parameter("name", name, "Name of this pipeline, and of its folder in workdir"),
-        Parameter("workdir", place, "Folder of the pipelines' state", "${var.workdir}/pipelines"),
-        Parameter("target", table, "Table, as catalog.schema.table, or a folder", f"${{var.catalog}}.${{var.schema}}.{name}"),
-        Parameter("checks", f"rules/{name}.json", "Rules of the table: JSON, or a file beside this notebook"),
+        Parameter("name", name, "Name of the pipeline and of its folder"),
+        Parameter("workdir", place, "Folder of pipelines", "${var.workdir}/pipelines"),
+        Parameter("target", table, "catalog.schema.table or a folder", f"${{var.catalog}}.${{var.schema}}.{name}"),
+        Parameter("checks", f"rules/{name}.json", "Rules of the rows: JSON, or a file"),
     ]
 
 

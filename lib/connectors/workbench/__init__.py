@@ -2,14 +2,16 @@
 
 :func:`session` gives the Spark session, :func:`wait` shows a query until its rows can be seen, :func:`notebook` is what the
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
-``dbutils`` outside a workspace, :func:`pipeline` is what a pipeline's parameters say, :func:`workdir` the folder for a
-notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a database to try
-things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis, :func:`cassandra` a Cassandra,
+``dbutils`` outside a workspace, :func:`pipeline` is what a pipeline's parameters say, :func:`demo` a system with sample
+records, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a
+database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
+:func:`cassandra` a Cassandra,
 :func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`api_service` a REST API,
 :func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
+from .demos import Demo, demo
 from .pipeline import Pipeline, pipeline
 from .plots import COLOURS, figure
 from .servers import (
@@ -39,6 +41,7 @@ __all__ = [
     "BOOTSTRAP",
     "COLOURS",
     "DbUtils",
+    "Demo",
     "NotebookExit",
     "Pipeline",
     "ServerAddress",
@@ -47,6 +50,7 @@ __all__ = [
     "aws",
     "cassandra",
     "cassandra_server",
+    "demo",
     "display",
     "display_html",
     "document_service",

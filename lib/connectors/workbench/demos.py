@@ -1,6 +1,6 @@
-"""Demonstrations: systems on this machine that get some new records at each call, for pipelines without an address.
+"""Demonstrations: systems on this machine with sample records, for pipelines that were given no address.
 
-Their data stay below a folder of the pipeline, so that a second run goes on where the first has ended.
+Their data stay below a folder, so that a second run goes on where the first has ended.
 """
 
 from __future__ import annotations
@@ -8,39 +8,88 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ..ground.errors import Misconfigured, Problem
+from .settings import VOLUMES, workdir
 
-_ROWS: Final = 300
 _CITIES: Final = ("Bern", "Genève", "Zürich", "Lugano")
+ROWS: Final = 300
+"""The records that a demonstration gets at each run of a pipeline."""
 
 
-def demo(system: str, folder: str, address: str, parameter: Callable[[str], str]) -> str:
-    """The address of the demonstration of ``system``, with its data below ``folder``, after it has got some new records.
+def demo(system: str, folder: str = "", source: str = "orders") -> Demo:
+    """The demonstration of ``system``: ``kafka`` or ``lines``. It runs as long as this process, its data stay in ``folder``.
 
-    ``address`` is the name of the parameter that would give an address; ``parameter`` gives the value of any, such as the
-    topic. Raises :class:`Misconfigured` where this machine cannot have the demonstration.
+    ``source`` is the name of the topic. Raises :class:`Misconfigured` for another system, and
+    :class:`~connectors.testing.servers.Unavailable`, or ``ImportError``, where this machine cannot have it.
     """
-    from ..testing.servers import Unavailable
+    if system not in _DEMOS:
+        raise Misconfigured("workbench.demo", [Problem("system", f'must be {" or ".join(_DEMOS)}; got "{system}".')])
+    place = Path(folder or workdir(f"{VOLUMES}main/connectors/data/demonstrations/{system}"))
+    key = system, str(place), source
+    if key not in _running:
+        place.mkdir(parents=True, exist_ok=True)
+        _running[key] = _DEMOS[system](place, source)
+    return _running[key]
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    counter = Path(folder) / "rows"
-    first = int(counter.read_text()) if counter.exists() else 0
-    try:
-        place = _FEEDS[system](Path(folder), list(_orders(first, _ROWS)), parameter)
-    except (ImportError, Unavailable) as missing:
-        text = f"missing; give the address of your system. The demonstration cannot be had here: {missing}"
-        raise Misconfigured("the pipeline", [Problem(address, text)]) from missing
-    counter.write_text(str(first + _ROWS))
-    print(f"{address} is empty: a demonstration, with {_ROWS} new records.")
-    return place
+
+class Demo(ABC):
+    """A system with sample orders. ``address`` reaches it, ``source`` is what its records are in."""
+
+    address: str
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self.folder, self.source = folder, source
+
+    def feed(self, rows: int = ROWS) -> None:
+        """Adds ``rows`` orders: one of a hundred is cut off, one of fifty has a price below zero."""
+        counter = self.folder / "rows"
+        first = int(counter.read_text()) if counter.exists() else 0
+        self.put(list(_orders(first, rows)))
+        counter.write_text(str(first + rows))
+
+    @abstractmethod
+    def put(self, records: Sequence[str]) -> None:
+        """Adds records to the source, which is made where there is none."""
+
+
+class _Kafka(Demo):
+    def __init__(self, folder: Path, source: str) -> None:
+        from ..testing.servers import KafkaServer
+
+        super().__init__(folder, source)
+        self._server = KafkaServer()
+        self._server.folder = folder
+        self.address = self._server.start().bootstrap
+
+    def put(self, records: Sequence[str]) -> None:
+        from confluent_kafka import Producer
+        from confluent_kafka.admin import AdminClient
+
+        client: dict[str, Any] = {"bootstrap.servers": self.address, "log_level": 0}
+        if self.source not in AdminClient(client).list_topics(timeout=30).topics:
+            self._server.create_topic(self.source, 2)
+        producer = Producer(client)
+        for record in records:
+            producer.produce(self.source, record)
+        producer.flush()
+
+
+class _Lines(Demo):
+    def __init__(self, folder: Path, source: str) -> None:
+        super().__init__(folder, source)
+        self.address = str(folder / "*.jsonl")
+
+    def put(self, records: Sequence[str]) -> None:
+        with (self.folder / "orders.jsonl").open("a") as file:
+            file.writelines(f"{record}\n" for record in records)
 
 
 def _orders(first: int, count: int) -> Iterator[str]:
-    """Orders as JSON: one of a hundred is cut off, one of fifty has a price below zero."""
     chance = random.Random(first)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     for number in range(first, first + count):
@@ -49,33 +98,5 @@ def _orders(first: int, count: int) -> Iterator[str]:
         yield order[:20] if number % 100 == 13 else order
 
 
-def _kafka(folder: Path, orders: list[str], parameter: Callable[[str], str]) -> str:
-    from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient
-
-    from ..testing.servers import KafkaServer
-
-    topic = parameter("topic")
-    server = _running.get(str(folder))
-    if server is None:
-        server = KafkaServer()
-        server.folder = folder
-        _running[str(folder)] = server.start()
-    client: dict[str, Any] = {"bootstrap.servers": server.bootstrap, "log_level": 0}
-    if topic not in AdminClient(client).list_topics(timeout=30).topics:
-        server.create_topic(topic, 2)
-    producer = Producer(client)
-    for order in orders:
-        producer.produce(topic, order)
-    producer.flush()
-    return str(server.bootstrap)
-
-
-def _lines(folder: Path, orders: list[str], parameter: Callable[[str], str]) -> str:
-    with (folder / "orders.jsonl").open("a") as file:
-        file.writelines(f"{order}\n" for order in orders)
-    return str(folder / "*.jsonl")
-
-
-_running: dict[str, Any] = {}
-_FEEDS: Final[dict[str, Callable[[Path, list[str], Callable[[str], str]], str]]] = {"kafka": _kafka, "lines": _lines}
+_running: dict[tuple[str, str, str], Demo] = {}
+_DEMOS: Final[dict[str, type[Demo]]] = {"kafka": _Kafka, "lines": _Lines}

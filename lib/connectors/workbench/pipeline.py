@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..ground.errors import Misconfigured, Problem
 from ..ground.runtime import in_workspace
-from .demos import demo
+from .demos import ROWS, demo
 from .settings import VOLUMES, workdir
 
 if TYPE_CHECKING:
@@ -50,9 +50,7 @@ class Pipeline:
     @cached_property
     def address(self) -> str:
         """The address of the system: the parameter, or that of the demonstration, which gets some new rows."""
-        return self._parameter(self._address) or demo(
-            self._demonstration, self.path("demonstration"), self._address, self._parameter
-        )
+        return self._parameter(self._address) or self._demonstrated()
 
     def source(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of the source, with records that cannot be read set aside, and the parameter ``options`` over them."""
@@ -117,6 +115,18 @@ class Pipeline:
     def _letters(self, spark: SparkSession) -> int:
         files = Path(self.path("letters")).glob("*.parquet")
         return spark.read.parquet(self.path("letters")).count() if any(files) else 0
+
+    def _demonstrated(self) -> str:
+        from ..testing.servers import Unavailable
+
+        try:
+            demonstration = demo(self._demonstration, self.path("demonstration"), self._parameter("source") or "orders")
+            demonstration.feed(ROWS)
+        except (ImportError, Unavailable) as missing:
+            text = f"missing; give the address of your system. Its demonstration cannot be had here: {missing}"
+            raise _wrong(self._address, text) from missing
+        print(f"{self._address} is empty, so this is a demonstration. It has got {ROWS} new records.")
+        return demonstration.address
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()

@@ -1,0 +1,56 @@
+"""Rules as data give the checks that the functions give, and what is wrong with them is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from connectors import quality
+from connectors.ground.errors import Misconfigured
+
+RULES = [
+    {"not_null": "id"},
+    {"between": ["cents", 0, 100]},
+    {"in_set": ["city", ["Bern", "Zürich"]]},
+    {"matches": {"column": "code", "pattern": "[A-Z]{2}"}},
+    {"expression": "paid <= due"},
+    {"unique": ["shop", "id"]},
+    {"row_count": {"min": 0}},
+    {"fresh": ["at", "1 day"]},
+]
+CHECKS = (
+    quality.not_null("id"),
+    quality.between("cents", 0, 100),
+    quality.in_set("city", ["Bern", "Zürich"]),
+    quality.matches("code", "[A-Z]{2}"),
+    quality.expression("paid <= due"),
+    quality.unique("shop", "id"),
+    quality.row_count(min=0),
+    quality.fresh("at", "1 day"),
+)
+
+
+def test_rules_of_a_text_and_of_a_file_are_the_checks_of_the_functions(tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps(RULES))
+    assert quality.rules(json.dumps(RULES)).checks == CHECKS
+    assert quality.rules(str(file)).checks == CHECKS
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("rules/missing.json", 'the file "rules/missing.json" cannot be read'),
+        ('[{"not_null": "id"}', "is no JSON"),
+        ("[]", "must be a list of at least one rule"),
+        ('[{"not_nul": "id"}]', 'rule 1, {"not_nul": "id"}: "not_nul" is no rule; there are between'),
+        ('[{"not_null": "id"}, "id"]', 'rule 2, "id": must be an object with one name'),
+        ('[{"not_null": ["id", 1, 2]}]', "rule 1, .*takes 1 positional argument"),
+        ('[{"between": ["id", 5, 1]}]', "between"),
+    ],
+)
+def test_what_is_wrong_with_rules_is_told(source: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        quality.rules(source)
