@@ -129,7 +129,7 @@ class Server:
     def __init__(self) -> None:
         (self.port,) = free_ports(1)
         self.folder = Path()
-        self._is_temporary = True
+        self._is_temporary = False
         self.children: list[subprocess.Popen[bytes]] = []
 
     def launch(self) -> None:
@@ -142,8 +142,8 @@ class Server:
 
     def start(self: S) -> S:
         """Launches the server and waits until it is ready. Raises :class:`Unavailable` with its log if it is not."""
-        self._is_temporary = self.folder == Path()
-        if self._is_temporary:
+        if self._is_temporary or self.folder == Path():
+            self._is_temporary = True
             self.folder = Path(tempfile.mkdtemp(prefix=f"{type(self).__name__.lower()}-"))
             self.folder.chmod(0o755)  # servers that drop root must enter it
         atexit.register(self.stop)
@@ -209,7 +209,7 @@ class Server:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(self.stop_timeout)
         self.kill()
-        if self._is_temporary and self.folder != Path():
+        if self._is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self: S) -> S:

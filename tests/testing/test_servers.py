@@ -1,0 +1,33 @@
+"""A server of tests: its folder, from start to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from connectors.testing.servers.base import Server
+
+
+class Sleep(Server):
+    def launch(self) -> None:
+        self.spawn(["sleep", "60"])
+
+    def ready(self) -> bool:
+        return True
+
+
+def test_a_server_has_a_temporary_folder_each_time_that_it_starts() -> None:
+    server = Sleep()
+    for _ in range(2):
+        with server:
+            folder = server.folder
+            assert folder.is_dir()
+        assert not folder.exists()
+
+
+def test_the_folder_of_ones_own_stays(tmp_path: Path) -> None:
+    server = Sleep()
+    server.folder = tmp_path
+    for _ in range(2):
+        with server:
+            assert server.folder == tmp_path
+    assert [file.name for file in tmp_path.iterdir()] == ["server.log"]
