@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import sysconfig
 import uuid
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 EXECUTION_ID = "spark.sql.execution.id"
+_OBSERVED_OR_CUT: Final = re.compile(r"CollectMetrics|\d more characters$|^Truncated plan of")
 _RUN_ID = "spark.jobGroup.id"  # of a streaming query's jobs it is the id of its run
 
 
@@ -158,9 +160,11 @@ def is_deterministic(frame: DataFrame, query: str) -> bool:
 def is_observed(frame: DataFrame, query: str) -> bool:
     """True if an ``Observation`` counts rows of ``frame``, or of the running ``query``, while they are computed.
 
-    True on Connect, where nobody can tell.
+    True on Connect, and of a plan that Spark cuts (``spark.sql.maxPlanStringLength``), where nobody can tell.
     """
-    return is_connect(frame.sparkSession) or any("CollectMetrics" in plan.toString() for plan in _plans(frame, query))
+    if is_connect(frame.sparkSession):
+        return True
+    return any(_OBSERVED_OR_CUT.search(plan.toString()) for plan in _plans(frame, query))
 
 
 def _plans(frame: DataFrame, query: str) -> list[Any]:

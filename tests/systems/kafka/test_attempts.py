@@ -110,6 +110,23 @@ def test_rows_that_a_task_rejects_are_counted_as_errors(
     assert Delivery().rejected == 0
 
 
+def test_rows_are_counted_once_when_the_end_of_slots_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka = sink(slots="2")
+    frames, outages = KafkaFrameCommitter(kafka), [Transient("away")]
+
+    def finish(*_: Any) -> None:
+        if outages:
+            raise outages.pop()
+
+    layout = SlotLayout("q", 2, "run")
+    monkeypatch.setattr(frames, "slots", SimpleNamespace(layout=lambda batch: layout, finish=finish))
+    monkeypatch.setattr(committer, "_send_in_slots", lambda *_: Delivery(20, 0.1))
+    frame: Any = None
+    with Meter().counting() as meter:
+        frames.commit_frame(frame, Batch(kafka.sink_id(), "q", 3))
+    assert (outages, meter.rows[""]["rows"]) == ([], 20)
+
+
 def test_a_query_is_forgotten_when_others_came_and_it_was_quiet_for_a_week() -> None:
     """The replay of a query that died a moment ago must find its batch, however many others have begun since."""
     now, ledger = time.time(), LedgerState()

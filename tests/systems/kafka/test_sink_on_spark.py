@@ -62,9 +62,15 @@ def test_small_batches_are_sent_by_the_driver_and_its_session_stays(
     """A session in a worker is fenced by that of the next batch, which another worker has, and to open one takes longer."""
     (tmp_path / "target").mkdir()
     target = DirectContext(tmp_path / "target")
-    opened, frames, run_tasks = [], [], committer._run
+    opened, frames, answers, run_tasks = [], [], [], committer._run
     monkeypatch.setattr(KafkaSession, "_connect", lambda self: opened.append(self.settings))
-    monkeypatch.setattr(committer, "_run", lambda frame, send: frames.append(frame) or run_tasks(frame, send))
+
+    def run(frame: Any, send: Any) -> Any:
+        frames.append(frame)
+        answers.extend(given := run_tasks(frame, send))
+        return given
+
+    monkeypatch.setattr(committer, "_run", run)
     sink = ForeachBatch(KafkaSink.of(target.options()))
     sizes = [10, 10, 0, 10, 20_000, 10, 10]
     sessions, stages = [], []
@@ -78,10 +84,27 @@ def test_small_batches_are_sent_by_the_driver_and_its_session_stays(
     assert keys == sorted(f"{number}-{row}" for number, rows in enumerate(sizes) for row in range(rows))
     assert sessions == [1, 1, 1, 1, 1, 2, 2]  # a task sends the large batch, and with it shuts the driver's session out
     assert stages == [["one"], ["own"], ["own"], ["own"], ["own", "one"], ["one"], ["own"]]
+    assert answers.count(([], True)) == 3  # tasks that have more keep their rows: all of them at once may be too many
+
+
+@pytest.mark.parametrize("length", ["2147483632", "60", "0"])
+def test_rows_that_an_observation_counts_are_computed_once(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str
+) -> None:
+    """Also where Spark shows a part of the plan only."""
+    (tmp_path / "target").mkdir()
+    target, frames, run_tasks = DirectContext(tmp_path / "target"), [], committer._run
+    sink = ForeachBatch(KafkaSink.of(target.options()))
+    sink.write(spark.range(1).selectExpr("'x' AS value"), Batch(target.topic, "query", 0))
+    monkeypatch.setattr(committer, "_run", lambda frame, send: frames.append(frame) or run_tasks(frame, send))
     observation = Observation()
-    frames.clear()
-    frame = spark.range(20_000).selectExpr("repeat('x', 100) AS value").observe(observation, F.count(F.lit(1)).alias("rows"))
-    sink.write(frame, Batch(target.topic, "query", len(sizes)))
+    observed = spark.range(20_000).observe(observation, F.count(F.lit(1)).alias("rows"))
+    frame = observed.selectExpr("repeat('x', 100) AS value").where("value > 'a'").where("value > 'b'").where("value > 'c'")
+    spark.conf.set("spark.sql.maxPlanStringLength", length)
+    try:
+        sink.write(frame, Batch(target.topic, "query", 1))
+    finally:
+        spark.conf.unset("spark.sql.maxPlanStringLength")
     assert len(frames) == 1
     assert observation.get == {"rows": 20_000}
 

@@ -129,12 +129,12 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         else:
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
-        letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
-        active_meter().count(rows=delivery.rows - delivery.rejected, errors=delivery.rejected, dead_letters=letters)
         if not delivery.rows:
             self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
         elif layout is not None:
             self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
+        letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
+        active_meter().count(rows=delivery.rows - delivery.rejected, errors=delivery.rejected, dead_letters=letters)
 
     def _send_in_one_transaction(self, frame: DataFrame, batch: Batch) -> Delivery:
         """Sends ``frame`` by one task; few rows by the driver, which keeps its session from batch to batch.
@@ -145,7 +145,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         """
         sink, small = self.sink, self.sink.driver_bytes // 4  # tasks are many: the driver has room for so much of each
         is_small = self._was_small and not batch.is_observed
-        answers = _run(frame, lambda _, rows: _first_rows(rows, small)) if is_small else []
+        answers = _run(frame, lambda _, rows: _all_rows(rows, small)) if is_small else []
         if not is_small or any(has_more for _, has_more in answers):
 
             def send(_: int, rows: Iterator[pa.RecordBatch]) -> Delivery | tuple[list[pa.RecordBatch], bool]:
@@ -167,6 +167,12 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         if seconds > timeout / 2:
             text = "a transaction of %s took %.0f s, more than half of transactionTimeout (%g s); the broker ends longer ones"
             _log.warning(text, self.sink.sink_id(), seconds, timeout)
+
+
+def _all_rows(rows: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.RecordBatch], bool]:
+    """All ``rows`` if they have at most ``size`` bytes, else none of them: a single one of Arrow's batches may be large."""
+    first, has_more = _first_rows(rows, size)
+    return ([] if has_more else first), has_more
 
 
 def _first_rows(rows: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.RecordBatch], bool]:
