@@ -15,6 +15,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, Final
 
+import yaml
+
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.workbench import BOOTSTRAP
 
@@ -46,8 +48,8 @@ class Parameter:
 class PipelineKind:
     """What a pipeline into Delta has of its own.
 
-    ``address`` is the parameter that is empty for a demonstration, ``source`` has the options of the source as Python code, and
-    ``columns`` say where a record was: together they are unique.
+    ``address`` is the parameter that is empty for a demonstration, ``source`` has the options of the source as Python code,
+    ``columns`` say where a record was, and no two rows of the table have the same ``key``.
     """
 
     title: str
@@ -59,6 +61,7 @@ class PipelineKind:
     parameters: Sequence[Parameter]
     source: Mapping[str, str]
     columns: Sequence[str]
+    key: Sequence[str]
 
 
 PIPELINES: Final = {
@@ -80,6 +83,7 @@ PIPELINES: Final = {
             "maxOffsetsPerTrigger": '"1000000"',
         },
         columns=("topic", "partition", "offset"),
+        key=("topic", "partition", "offset"),
     ),
     "lines_to_delta": PipelineKind(
         title="From growing files into Delta",
@@ -91,6 +95,7 @@ PIPELINES: Final = {
         parameters=(Parameter("source", "", "Files, as a path with *; empty: a demonstration"),),
         source={"path": "pipeline.address", "maxBytesPerTrigger": '"256MB"'},
         columns=("filename", "position"),
+        key=("id",),  # the file that comes after one that was rotated has its name, and begins at 0 again
     ),
 }
 """By their names, which are those of the notebooks and jobs in the repository."""
@@ -138,7 +143,7 @@ def files_of(kind: str, name: str) -> dict[str, str]:
             for parameter in parameters
         ),
     }
-    rules = ",\n".join(f"  {json.dumps(rule)}" for rule in (*_RULES, {"unique": pipeline.columns}))
+    rules = ",\n".join(f"  {json.dumps(rule)}" for rule in (*_RULES, {"unique": pipeline.key}))
     return {
         f"notebooks/pipelines/{name}.ipynb": _notebook("into_delta.txt", parameters, texts),
         f"notebooks/pipelines/rules/{name}.json": f"[\n{rules}\n]\n",
@@ -165,8 +170,9 @@ def _shared_parameters(name: str) -> list[Parameter]:
 def _problems(root: Path, name: str, files: Mapping[Path, str]) -> Iterator[Problem]:
     if not (root / "notebooks" / "pipelines" / "quality.ipynb").is_file():
         yield Problem("folder", f"must be the root of this repository; {root} has no notebooks/pipelines.")
-    elif not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        yield Problem("NAME", f'must be a name such as "orders": small letters, digits and underscores; got "{name}".')
+    elif not re.fullmatch(r"[a-z][a-z0-9_]*", name) or yaml.safe_load(name) != name:
+        text = 'must be a name such as "orders": small letters, digits and underscores, and no word of YAML; got "{}".'
+        yield Problem("NAME", text.format(name))
     elif existing := [str(path.relative_to(root)) for path in files if path.exists()]:
         yield Problem("NAME", f"{name} is taken: {', '.join(existing)} exists. Choose another name.")
 

@@ -49,6 +49,7 @@ def test_rules_of_a_text_and_of_a_file_are_the_checks_of_the_functions(tmp_path:
         ('[{"not_null": "id"}, "id"]', 'rule 2, "id": must be an object with one name'),
         ('[{"not_null": ["id", 1, 2]}]', "rule 1, .*takes 1 positional argument"),
         ('[{"between": ["id", 5, 1]}]', "between"),
+        ('[{"fresh": {"column": "at", "within": "1 day", "as_of": "2026-01-01T00:00:00Z"}}]', "as_of needs a time zone"),
     ],
 )
 def test_what_is_wrong_with_rules_is_told(source: str, text: str) -> None:

@@ -101,7 +101,7 @@ class Fresh(Check):
             duration(self.within)
         except ValueError as wrong:
             yield f"within must be {wrong}; got {self.within!r}"
-        if self.as_of is not None and self.as_of.tzinfo is None:
+        if self.as_of is not None and getattr(self.as_of, "tzinfo", None) is None:
             yield f"as_of needs a time zone, such as datetime.timezone.utc; got {self.as_of!r}"
 
     def misfits(self, df: DataFrame) -> Iterator[str]:

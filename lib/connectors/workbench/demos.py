@@ -49,8 +49,8 @@ class Demo(ABC):
         """Adds ``rows`` orders: one of a hundred is cut off, one of fifty has a price below zero."""
         counter = self.folder / "rows"
         first = int(counter.read_text()) if counter.exists() else 0
+        counter.write_text(str(first + rows))  # first: no two orders have one id, also after a kill
         self.put(list(_orders(first, rows)))
-        counter.write_text(str(first + rows))
 
     @abstractmethod
     def put(self, records: Sequence[str]) -> None:

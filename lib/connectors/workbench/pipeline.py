@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ground.errors import Misconfigured, Problem
@@ -53,17 +52,20 @@ class Pipeline:
         return self._parameter(self._address) or self._demonstrated()
 
     def source(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of the source, with records that cannot be read set aside, and the parameter ``options`` over them."""
-        letters = {"errors": "deadLetter", "deadLetterPath": self.path("letters")}
-        if "://" not in self.folder:
-            Path(letters["deadLetterPath"]).mkdir(exist_ok=True)
+        """``options`` of the source, with records that cannot be read set aside, and the parameter ``options`` over them.
+
+        With ``errors`` of another kind there is no place for them.
+        """
         try:
             more = json.loads(self._parameter("options") or "{}")
         except ValueError as wrong:
             raise _wrong("options", f"is no JSON: {wrong}.") from None
         if not isinstance(more, dict):
             raise _wrong("options", 'must be a JSON object such as {"maxOffsetsPerTrigger": "10000"}.')
-        return {**letters, **options, **more}
+        values = {"errors": "deadLetter", **options, **more}
+        if str(values["errors"]).lower() != "deadletter":
+            return values
+        return {"deadLetterPath": self.path("letters"), **values}
 
     @cached_property
     def checks(self) -> Checks:
@@ -113,8 +115,14 @@ class Pipeline:
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
     def _letters(self, spark: SparkSession) -> int:
-        files = Path(self.path("letters")).glob("*.parquet")
-        return spark.read.parquet(self.path("letters")).count() if any(files) else 0
+        from pyspark.errors import AnalysisException
+
+        try:
+            return spark.read.parquet(self.path("letters")).count()
+        except AnalysisException as none:  # the first letter makes the folder
+            if none.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
+                raise
+            return 0
 
     def _demonstrated(self) -> str:
         from ..testing.servers import Unavailable
