@@ -110,6 +110,22 @@ def test_rows_that_a_task_rejects_are_counted_as_errors(
     assert Delivery().rejected == 0
 
 
+def test_rows_of_many_tasks_are_brought_to_one(session: ListSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query with state has 200 tasks by default: in Python they take ten times as long as the stage that they save."""
+    frames = KafkaFrameCommitter(sink(errors="skip"))
+    frame: Any = SimpleNamespace(repartition=lambda count: "one")
+    runs = []
+
+    def run(tasks: Any, send: Any) -> Any:
+        runs.append("one" if tasks == "one" else "own")
+        return [([ROWS], False)] * (1 if tasks == "one" else 200)
+
+    monkeypatch.setattr(committer, "_run", run)
+    for number in range(4):
+        frames.commit_frame(frame, Batch("sink", "q", number))
+    assert runs == ["one", "own", "one", "one"]
+
+
 def test_rows_are_counted_once_when_the_end_of_slots_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = sink(slots="2")
     frames, outages = KafkaFrameCommitter(kafka), [Transient("away")]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .sink import KafkaSink
 
 _log: Final = logging.getLogger("connectors.kafka")
+_FEW_TASKS: Final = 32
+"""So many tasks in Python, each with its rows for the driver, take no longer than a stage that brings the rows to one task."""
 
 
 class KafkaCommitter(GlobalCommitter):
@@ -112,7 +114,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
     def __init__(self, sink: KafkaSink) -> None:
         super().__init__(sink)
         self.slots = TransactionSlots(sink)
-        self._was_small = False
+        self._was_small = self._has_many_tasks = False
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
@@ -144,8 +146,9 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         out to be many, the tasks stop, and the batch is computed anew; not so where an observation would count it twice.
         """
         sink, small = self.sink, self.sink.driver_bytes // 4  # tasks are many: the driver has room for so much of each
-        is_small = self._was_small and not batch.is_observed
+        is_small = self._was_small and not self._has_many_tasks and not batch.is_observed
         answers = _run(frame, lambda _, rows: _all_rows(rows, small)) if is_small else []
+        self._has_many_tasks |= len(answers) > _FEW_TASKS
         if not is_small or any(has_more for _, has_more in answers):
 
             def send(_: int, rows: Iterator[pa.RecordBatch]) -> Delivery | tuple[list[pa.RecordBatch], bool]:
