@@ -160,7 +160,7 @@ def test_a_blocking_snapshot_does_not_lend_its_columns_to_the_log_before_it(shop
     assert [key for operation, key in runs.events() if operation == "r"] == [1, 2, 3, 4, 50]
     shop.sql(f"{sent}; UPDATE orders SET amount = 50 WHERE id = 1")
     with pytest.raises(Fatal, match=r"(?s)a blocking snapshot is asked for in a transaction.*signal.enabled.channels=jmx"):
-        runs.life(1_000, seconds=240.0)  # the first try at the transaction and the snapshot between give some
+        runs.life(1_000, seconds=600.0)  # the first try at the transaction and the snapshot between give some
 
 
 @pytest.mark.soak
