@@ -98,17 +98,13 @@ class Pipeline:
         table = self.table
         return spark.read.table(table["table"]) if "table" in table else spark.read.format("delta").load(table["path"])
 
-    def batches(self, spark: SparkSession) -> DataFrame:
-        """What the batches have recorded: ``batch_id, rows, good, quarantined``, in their order."""
-        return spark.read.format("delta").load(self.path("counts")).orderBy("batch_id")
-
     def reconciliation(self, spark: SparkSession) -> DataFrame:
         """One row: how many records were read, and where they are.
 
         ``read`` is what the batches have recorded and the dead letters; ``delivered`` and ``quarantined`` are counted in the
         tables. The target and the quarantine are of this pipeline alone.
         """
-        recorded = self.batches(spark).agg({"rows": "sum"}).collect()
+        recorded = spark.read.format("delta").load(self.path("counts")).agg({"rows": "sum"}).collect()
         letters = self._letters(spark)
         quarantined = spark.read.format("delta").load(self.path("quarantine")).count()
         row = ((recorded[0][0] or 0) + letters, self.rows(spark).count(), letters, quarantined)
