@@ -263,7 +263,7 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str) -> None
 
     root = Path.cwd()
     if (kind is None) == (pipeline is None):
-        raise click.UsageError("give --pipeline KIND for a pipeline, or --kind for a connector.")
+        raise click.UsageError("give --pipeline FROM_to_TO for a pipeline, or --kind for a connector.")
     files = write_pipeline(root, name, pipeline) if pipeline else write_connector(root, name, str(kind), example)
     for file in files:
         click.echo(f"written: {file.relative_to(root)}")

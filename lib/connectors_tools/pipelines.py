@@ -43,6 +43,10 @@ class Parameter:
     meaning: str
     of_job: str = ""
 
+    def widget(self) -> str:
+        """The line of code that declares it in the notebook."""
+        return f'dbutils.widgets.text("{self.name}", "{self.default}", "{self.meaning}")'
+
 
 @dataclass(frozen=True)
 class PipelineKind:
@@ -185,8 +189,8 @@ def _notebook(skeleton: str, parameters: Sequence[Parameter], texts: Mapping[str
     """The text of a notebook, without outputs."""
     v4: Any = import_module("nbformat.v4")
     make = {"markdown": v4.new_markdown_cell, "code": v4.new_code_cell}
-    lines = (f'dbutils.widgets.text("{one.name}", "{one.default}", "{one.meaning}")' for one in parameters)
-    parts = _CELL.split(_filled(skeleton, {**texts, "bootstrap": BOOTSTRAP.strip(), "widgets": "\n".join(lines)}))[1:]
+    widgets = "\n".join(parameter.widget() for parameter in parameters)
+    parts = _CELL.split(_filled(skeleton, {**texts, "bootstrap": BOOTSTRAP.strip(), "widgets": widgets}))[1:]
     cells = [make[kind](text.strip()) for kind, text in zip(parts[::2], parts[1::2], strict=True)]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"

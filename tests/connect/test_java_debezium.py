@@ -15,7 +15,7 @@ import pytest
 from connectors.connect.host import TaskRecords
 from connectors.connect.java.debezium import with_defaults
 from connectors.connect.java.source_host import JavaSourceHost
-from connectors.systems.delta.change_schema import columns_of
+from connectors.systems.delta.change_defaults import columns_of
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
 from tests.servers import optional, required

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 from collections.abc import Collection
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
@@ -31,15 +33,13 @@ def cells(text: str) -> list[tuple[str, str]]:
 
 
 def orders(numbers: Collection[int]) -> list[str]:
-    """Orders as JSON; every tenth is cut off, and every eleventh has a price below zero."""
-    prices = {n: -1 if n % 11 == 0 else 100 * n for n in numbers}
-    rows = ({"id": n, "city": "Zürich", "cents": cents, "at": "2026-03-01T00:00:00Z"} for n, cents in prices.items())
-    texts = [json.dumps(row) for row in rows]
-    return [text[:12] if n % 10 == 0 else text for n, text in zip(numbers, texts, strict=True)]
+    """Orders as JSON; every tenth is cut off, and every eleventh of the others has a price below zero."""
+    texts = {n: json.dumps({"id": n, "city": "Zürich", "cents": price(n), "at": "2026-03-01T00:00:00Z"}) for n in numbers}
+    return [text[:12] if n % 10 == 0 else text for n, text in texts.items()]
 
 
-def good(numbers: Collection[int]) -> list[int]:
-    return [n for n in numbers if n % 10 and n % 11]
+def price(number: int) -> int:
+    return -1 if number % 11 == 0 else 100 * number
 
 
 class Job:
@@ -55,8 +55,17 @@ class Job:
         run_job(load(ROOT), self.name, self.parameters, Reporter(output), self.folder / "runs", only)
         return output.getvalue().splitlines()[-1].split()[1] == "SUCCESS", output.getvalue()
 
-    def ids(self) -> list[int]:
-        return sorted(delta(self.target)["id"].to_pylist())
+    def check(self, numbers: Collection[int]) -> None:
+        """Compares every row of the table and of the quarantine, and every dead letter, with the :func:`orders`."""
+        state = self.folder / "state" / self.name
+        at, whole = datetime.datetime(2026, 3, 1, tzinfo=datetime.timezone.utc), [n for n in numbers if n % 10]
+        for table, is_good in ((self.target, True), (state / "quarantine", False)):
+            rows = delta(table).select(["id", "city", "cents", "at"]).sort_by("id").to_pylist()
+            expected = [n for n in whole if (price(n) > 0) is is_good]
+            assert rows == [{"id": n, "city": "Zürich", "cents": price(n), "at": at} for n in expected]
+        files = (state / "letters").glob("*.parquet")
+        letters = [record for file in files for record in pq.read_table(file)["record"].to_pylist()]
+        assert sorted(letters) == sorted(order.encode() for order in orders(numbers) if len(order) == 12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +116,7 @@ def test_lines_of_ones_own_are_in_the_table_once_and_the_gate_sees_harm(spark: A
         log.write_text("".join(f"{order}\n" for order in orders(range(first, first + 100))))
         succeeded, output = job.run()
         assert succeeded, output
-    assert job.ids() == good(range(100, 300))
+    job.check(range(100, 300))
     table = f"delta.`{job.target}`"
     version = spark.sql(f"DESCRIBE HISTORY {table}").agg({"version": "max"}).first()[0]
     harm = {
@@ -138,7 +147,7 @@ def test_records_of_a_topic_of_ones_own_are_in_the_table_once(spark: Any, tmp_pa
         producer.flush()
         succeeded, output = job.run()
         assert succeeded, output
-    assert job.ids() == good(range(200))
+    job.check(range(200))
 
 
 @pytest.mark.soak
@@ -151,4 +160,4 @@ def test_a_pipeline_that_is_killed_goes_on_and_its_gate_finds_every_record(tmp_p
         assert code, output
     code, output = run(job.name, job.parameters)
     assert code == 0, output
-    assert job.ids() == good(range(400))
+    job.check(range(400))

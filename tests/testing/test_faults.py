@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Transient
+from connectors.core import FrameCommitter, Transient
+from connectors.systems.kafka import KafkaSink
 from connectors.testing import Action, FailureInjector, Injected, Point, in_a_child
+from connectors.testing.faults import faulty_sink
 
 FORK = multiprocessing.get_context("fork")
 
@@ -133,6 +135,13 @@ def test_a_held_process_stands_still_until_it_is_released(injector: FailureInjec
     zombie.join(30)
     assert zombie.exitcode == 0
     assert after.exists()
+
+
+def test_a_committer_with_faults_says_of_itself_what_the_true_one_does(injector: FailureInjector) -> None:
+    options = {"kafka.bootstrap.servers": "localhost:1", "topic": "t", "transactionalIdPrefix": "t"}
+    committer = faulty_sink(KafkaSink, injector).of(options).committer()
+    assert isinstance(committer, FrameCommitter)
+    assert (committer.counts_rows, committer.records_claims) == (True, True)
 
 
 def test_what_has_not_struck_can_be_disarmed(injector: FailureInjector) -> None:

@@ -12,12 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core.dead_letters import DEAD_LETTERS
+from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
 from connectors.workbench import Demo, Pipeline, pipeline
 
 
 def pipeline_in(folder: Path | str, **parameters: str) -> Pipeline:
-    defaults = {"name": "p", "workdir": str(folder), "target": f"{folder}/table", "options": "{}"}
+    defaults = {"name": "p", "workdir": str(folder), "target": f"{folder}/table", "options": "{}", "trigger": "availableNow"}
+    defaults["checks"] = '[{"not_null": "id"}]'
     return pipeline(SimpleNamespace(widgets=SimpleNamespace(get={**defaults, **parameters}.__getitem__)))
 
 
@@ -26,6 +28,41 @@ def test_the_parameter_options_says_what_becomes_of_bad_records(tmp_path: Path, 
     options = pipeline_in(tmp_path, options=json.dumps({"errors": errors})).source({"path": f"{tmp_path}/*.log"})
     assert FileStreamSource.of(options).values["errors"].lower() == errors
     assert ("deadLetterPath" in options) == (errors == "deadletter")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        ("availableNow", {"availableNow": True}),
+        ("continuous", {"processingTime": "0 milliseconds"}),
+        ("10 seconds", {"processingTime": "10000 milliseconds"}),
+        ("1 minute", {"processingTime": "60000 milliseconds"}),
+    ],
+)
+def test_a_trigger_is_what_spark_takes(tmp_path: Path, trigger: str, expected: dict[str, Any]) -> None:
+    assert pipeline_in(tmp_path, trigger=trigger).trigger == expected
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"name": ""}, r"name +must be letters"),
+        ({"name": "../other"}, r'name +must be letters.*got "../other"'),
+        ({"workdir": ""}, r"workdir +missing; give a folder"),
+        ({"target": "orders"}, r'target +must be a table, as catalog.schema.table, or a folder; got "orders"'),
+        ({"options": "{"}, r"options +is no JSON"),
+        ({"options": "[1]"}, r"options +must be a JSON object"),
+        ({"checks": "rules/none.json"}, 'the file "rules/none.json" cannot be read'),
+        ({"trigger": "hourly"}, r'trigger +must be availableNow, continuous or an interval.*got "hourly"'),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_named_with_the_way_out(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
+    def parts() -> tuple[Any, ...]:
+        wrong = pipeline_in(tmp_path, **parameters)
+        return wrong.table, wrong.source({}), wrong.checks, wrong.trigger
+
+    with pytest.raises(Misconfigured, match=text):
+        parts()
 
 
 def test_bad_records_are_set_aside_unless_something_else_is_said(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ground.errors import Misconfigured, Problem
+from ..ground.options import Duration
 from ..ground.runtime import in_workspace
 from .demos import ROWS, demo
 from .settings import VOLUMES, workdir
@@ -39,7 +40,7 @@ class Pipeline:
         self.name = self._parameter("name")
         if not _NAME.fullmatch(self.name):
             raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
-        self.folder = workdir(f"{self._parameter('workdir')}/{self.name}")
+        self.folder = workdir(f"{workdir(self._parameter('workdir'))}/{self.name}")
         self.target = self._parameter("target")
 
     def path(self, part: str) -> str:
@@ -80,7 +81,12 @@ class Pipeline:
         trigger = self._parameter("trigger")
         if trigger == "availableNow":
             return {"availableNow": True}
-        return {"processingTime": "0 seconds" if trigger == "continuous" else trigger}
+        try:
+            seconds = 0.0 if trigger == "continuous" else Duration(None).parse(trigger)
+        except ValueError:
+            text = f'must be availableNow, continuous or an interval such as "10 seconds"; got "{trigger}".'
+            raise _wrong("trigger", text) from None
+        return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
     @property
     def table(self) -> dict[str, str]:

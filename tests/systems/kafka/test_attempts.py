@@ -110,6 +110,13 @@ def test_rows_that_a_task_rejects_are_counted_as_errors(
     assert Delivery().rejected == 0
 
 
+def test_a_batch_that_is_committed_already_counts_with_its_rows(session: ListSession) -> None:
+    batch = Batch("sink", "q", 3)
+    session.ledger = LedgerState().with_entry(Entry("q", 3, 17))
+    assert send_batch(sink(errors="skip"), batch, iter([ROWS])) == Delivery(17)
+    assert session.committed == []
+
+
 def test_rows_of_many_tasks_are_brought_to_one(session: ListSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query with state has 200 tasks by default: in Python they take ten times as long as the stage that they save."""
     frames = KafkaFrameCommitter(sink(errors="skip"))

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from connectors.core import Misconfigured, StateError
+from connectors.systems.delta.change_defaults import columns_of
 from connectors.systems.delta.change_log import _declared_form
-from connectors.systems.delta.change_schema import columns_of
 from connectors.systems.delta.holes import may_have_holes
 from tests.systems.change_logs import Database, changes, field_schemas
 from tests.systems.merge.targets import Target, expected

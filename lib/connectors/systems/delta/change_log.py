@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of, columns_of_type, fields_of, numbers_as_texts
+from .change_defaults import columns_of
+from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of_type, fields_of, numbers_as_texts
 from .column_types import fitted, united_types
 from .holes import may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of

@@ -6,9 +6,8 @@ Databases have types that JSON lacks; Connect and Debezium mark them by the name
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,12 +29,14 @@ _SIMPLE: Final = {
     "boolean": "boolean",
     "string": "string",
 }
-_DAYS: Final = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
-_MILLIS: Final = ("io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp")
-_MICROS: Final = "io.debezium.time.MicroTimestamp"
-_NANOS: Final = "io.debezium.time.NanoTimestamp"
-_ZONED: Final = "io.debezium.time.ZonedTimestamp"
+DAYS: Final = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
+MILLIS: Final = ("io.debezium.time.Timestamp", "org.apache.kafka.connect.data.Timestamp")
+MICROS: Final = "io.debezium.time.MicroTimestamp"
+NANOS: Final = "io.debezium.time.NanoTimestamp"
+ZONED: Final = "io.debezium.time.ZonedTimestamp"
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+PRECISION: Final = "connect.decimal.precision"
+"""The parameter with the number of digits of a decimal, where it is limited."""
 _VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
 """A ``numeric`` without precision: each value has a scale of its own."""
 _FREE_SCALE: Final = 18
@@ -48,29 +49,8 @@ _INFINITY: Final = {
     "ns": ((1 << 63) - 1, -(1 << 63)),
 }
 """The numbers that Debezium writes for ``infinity`` and ``-infinity``, by unit of time."""
-_PLACEHOLDERS: Final = (
-    *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
-    (_ZONED, "1970-01-01T00:00:00.000000Z"),
-    (_ZONED, "1970-01-01T00:00:00Z"),
-    ("io.debezium.time.IsoDate", "1970-01-01Z"),
-    ("io.debezium.time.IsoTimestamp", "1970-01-01T00:00:00Z"),
-    ("io.debezium.data.Uuid", "00000000-0000-0000-0000-000000000000"),
-    *((label, days) for label in _DAYS for days in (169560311, -170999002)),
-    (_MICROS, -9223372036853775810),
-)
-"""Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know, and of
-PostgreSQL's ``infinity``."""
 _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
 """The beginning of the ``-infinity`` of a ``timestamptz[]``: PostgreSQL's driver gives Debezium a time for it."""
-_BITS: Final = "io.debezium.data.Bits"
-_SILENT: Final = ("array", "bytes", "map", "struct")
-"""The types whose defaults Debezium does not tell of PostgreSQL, but for ``bit`` and for decimals with a precision."""
-_SILENT_TEXTS: Final = ("io.debezium.time.ZonedTime", "io.debezium.data.Ltree", "io.debezium.data.Tsvector")
-_PRECISION: Final = "connect.decimal.precision"
-_CHOICES: Final = ("io.debezium.data.Enum", "io.debezium.data.EnumSet")
-_UNCLEAR: Final = re.compile(r"""''|""|\\|^[Nn]'|^(?i:true|false)$| $""")
-"""Texts that need not be the value as they stand: two quotes, a backslash, the mark of a character set, another word for 1, a
-space at the end, which a ``char`` does not keep."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
@@ -138,40 +118,6 @@ class ChangeColumn:
             return F.from_json(text, StructType().add("v", kind), {"mode": "FAILFAST"})["v"]
 
         return self.convert(Cell(read(self.read), read(self.exact) if self.exact is not None else None)).cast(self.type)
-
-
-def columns_of(fields: list[Mapping[str, Any]], *, is_postgres: bool | None) -> list[ChangeColumn]:
-    """The columns of the fields of a Connect schema, of PostgreSQL or of another database; ``None`` if that is not known."""
-
-    def is_untold(field: Mapping[str, Any]) -> bool:
-        return (is_postgres is not False and _is_silent(field)) or (is_postgres is not True and _is_unclear(field))
-
-    columns = ((_column(field), is_untold(field)) for field in fields)
-    return [replace(column, default=None, needs_fill=True) if untold else column for column, untold in columns]
-
-
-def _is_silent(field: Mapping[str, Any]) -> bool:
-    """True for a field without a default whose type may have one all the same. A decimal without precision is ``money``."""
-    label = field.get("name")
-    if "default" in field or label == _BITS:
-        return False
-    if label == DECIMAL:
-        return _PRECISION not in (field.get("parameters") or {})
-    return field["type"] in _SILENT or label in _SILENT_TEXTS
-
-
-def _is_unclear(field: Mapping[str, Any]) -> bool:
-    """True for a default that only the statement explains: it is told as SQL has it between quotes, not decoded."""
-    label, default = field.get("name"), field.get("default")
-    if field["type"] == "bytes":
-        return default is not None and label is None
-    if field["type"] != "string" or not default:
-        return False
-    if label in _CHOICES:  # the database takes them in any case and order, and keeps its own
-        words = [default] if label == _CHOICES[0] else default.split(",")
-        if words != [word for word in (field.get("parameters") or {}).get("allowed", default).split(",") if word in words]:
-            return True
-    return _UNCLEAR.search(default) is not None
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
@@ -248,7 +194,8 @@ def fields_of(schema: str) -> list[Mapping[str, Any]]:
     return list(parsed["fields"])
 
 
-def _column(field: Mapping[str, Any]) -> ChangeColumn:
+def column_of(field: Mapping[str, Any]) -> ChangeColumn:
+    """The column of a field of a Connect schema, without what rows have that are older."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
         ArrayType,
@@ -268,24 +215,21 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     def column(
         read: DataType, kind: DataType, convert: Callable[[Cell], Column], exact: DataType | None = None
     ) -> ChangeColumn:
-        is_placeholder = (label, field.get("default")) in _PLACEHOLDERS
-        needs_fill = is_placeholder or (field.get("optional") is False and "default" not in field)
-        default = None if is_placeholder else field.get("default")
-        return ChangeColumn(name, read, kind, convert, default, exact, needs_fill)
+        return ChangeColumn(name, read, kind, convert, exact=exact)
 
-    if label in _DAYS:
+    if label in DAYS:
         return column(IntegerType(), DateType(), _date)
-    if label in _MILLIS:
+    if label in MILLIS:
         return column(LongType(), TimestampType(), lambda cell: _time(cell, "ms", F.timestamp_millis(cell.read)))
-    if label == _MICROS:
+    if label == MICROS:
         return column(LongType(), TimestampType(), lambda cell: _time(cell, "us", F.timestamp_micros(cell.read)))
-    if label == _NANOS:
+    if label == NANOS:
         return column(LongType(), TimestampType(), lambda cell: _time(cell, "ns", F.timestamp_micros(_micros(cell.read))))
-    if label == _ZONED:
+    if label == ZONED:
         return column(StringType(), TimestampType(), _zoned)
     if label == DECIMAL:
         parameters = field.get("parameters") or {}
-        precision, scale = int(parameters.get(_PRECISION, 38)), int(parameters.get("scale", 0))
+        precision, scale = int(parameters.get(PRECISION, 38)), int(parameters.get("scale", 0))
         precision, scale = max(precision - min(scale, 0), scale), max(scale, 0)  # numeric(3,-2), numeric(3,5)
         kind = DecimalType(min(38, precision), min(38, scale))
         return column(VariantType(), kind, lambda cell: _decimal(name, kind, cell), exact=kind)
@@ -295,7 +239,7 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     if field["type"] == "bytes":
         return column(StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
     if field["type"] == "array":
-        item = _column({**field["items"], "field": name})
+        item = column_of({**field["items"], "field": name})
         exact = ArrayType(item.exact) if item.exact is not None else None
         return column(ArrayType(item.read), ArrayType(item.type), lambda cell: _each(item, cell), exact)
     kind = _type(field)

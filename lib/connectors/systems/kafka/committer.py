@@ -145,7 +145,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         that brings all rows to one task: after a small batch the tasks give the driver their rows without it. If these turn
         out to be many, the tasks stop, and the batch is computed anew; not so where an observation would count it twice.
         """
-        sink, small = self.sink, self.sink.driver_bytes // 4  # tasks are many: the driver has room for so much of each
+        sink, small = self.sink, self.sink.driver_bytes // 4  # of each task; at first there may be many
         is_small = self._was_small and not self._has_many_tasks and not batch.is_observed
         answers = _run(frame, lambda _, rows: _all_rows(rows, small)) if is_small else []
         self._has_many_tasks |= len(answers) > _FEW_TASKS
