@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
@@ -45,6 +48,24 @@ def system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subscript
 
 def numbers(rows: list[dict[str, Any]] | None) -> list[int]:
     return [int(row["data"]) for row in rows or []]
+
+
+def test_the_data_is_decoded_and_bad_messages_are_set_aside_once(system: SubscriptionContext, tmp_path: Path) -> None:
+    datas = (b'{"id": 1, "name": "x"}', b"no json", b'{"id": 3, "name": "z"}', b'{"id": "four"}')
+    ids = system.topic.publish([{"data": data} for data in datas])
+    options = {"value.format": "json", "schema": "id long, name string"}
+    letters = {"errors": "deadLetter", "deadLetterPath": str(tmp_path / "letters")}
+    data = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    system.schema = pa.schema([("data", data), ("orderingKey", pa.string())])  # type: ignore[misc]
+    query = SourceQuery(system, **options, **letters)
+    assert str(query.source.schema).startswith("data struct<id long, name string>, attributes map")
+    log: list[Any] = []
+    assert query.plan(log) is not None
+    for _ in range(2):
+        assert sorted(row["data"]["id"] for row in query.batch(log, 0)) == [1, 3]
+    table = pa.concat_tables(pq.read_table(file) for file in (tmp_path / "letters").glob("*.parquet"))
+    assert sorted(table["record"].to_pylist()) == [b"no json", b'{"id": "four"}']
+    assert sorted(json.loads(where)["messageId"] for where in table["position"].to_pylist()) == sorted([ids[1], ids[3]])
 
 
 def test_a_message_is_acknowledged_after_its_batch_and_not_before(system: SubscriptionContext) -> None:

@@ -9,9 +9,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ...core import REQUIRED, Duration, Options, Text, Values
+from ...core import REQUIRED, Duration, Options, Problem, RecordEmitter, Text, Values
+from ...core.epoch_reader import EpochReader
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
+from ...formats import check_format, format_options, value_type
+from ...formats.emitter import FormatEmitter
 from ...ground.errors import Fatal
 from .connection import CONNECTION, PubSubClient, check_connection
 
@@ -23,6 +26,7 @@ _SECONDS: Final = 30.0
 _LONG_SECONDS: Final = 0.8
 """Waits that are worth a call that waits."""
 _POLL_SECONDS: Final = 0.05
+_POSITION: Final = ("messageId",)
 SCHEMA: Final = pa.schema(
     [
         pa.field("data", pa.binary()),
@@ -35,7 +39,9 @@ SCHEMA: Final = pa.schema(
 
 
 class PubSubSource(EpochSource):
-    """The messages of a subscription. Columns: ``data, attributes, messageId, publishTime, orderingKey``.
+    """The messages of a subscription.
+
+    Columns: ``data`` (binary, or what ``value.format`` gives), ``attributes, messageId, publishTime, orderingKey``.
 
     A message is acknowledged when Spark has committed its batch. Messages of an ordering key come in their order where the
     subscription has ordering on; a filter is the subscription's. ``orderingKey`` is null where a message has none.
@@ -47,16 +53,29 @@ class PubSubSource(EpochSource):
     """
 
     name = "pubsub"
-    schema = "data binary, attributes map<string, string>, messageId string, publishTime timestamp, orderingKey string"
     conditions = "by message id; the service delivers no message again later than deduplicationWindow after its acknowledgement"
-    options = CONNECTION | Options(
-        subscriptionId=Text(REQUIRED, meaning="the subscription, of this query alone"),
-        ackDeadline=Duration(
-            60.0, at_least="10s", at_most="10 minutes", meaning="how long a message is the query's own; 10s to 10 minutes"
-        ),
+    options = (
+        CONNECTION
+        | format_options("bytes")
+        | Options(
+            subscriptionId=Text(REQUIRED, meaning="the subscription, of this query alone"),
+            ackDeadline=Duration(
+                60.0, at_least="10s", at_most="10 minutes", meaning="how long a message is the query's own; 10s to 10 minutes"
+            ),
+        )
     )
 
-    check = staticmethod(check_connection)
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        self.schema = (
+            f"data {value_type(values)}, attributes map<string, string>, messageId string, publishTime timestamp, "
+            "orderingKey string"
+        )
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_connection(values)
+        yield from check_format(values)
 
     def begin(self) -> None:
         receiver = self.receiver(None)
@@ -66,6 +85,16 @@ class PubSubSource(EpochSource):
 
     def receiver(self, schema: pa.Schema | None) -> PubSubReceiver:
         return PubSubReceiver(self.values)
+
+    def reader(self, schema: pa.Schema) -> EpochReader:
+        if self.values["value.format"] == "bytes":
+            return super().reader(schema)
+        return EpochReader(self, pa.schema([field for field in SCHEMA if field.name in {*schema.names, "data", *_POSITION}]))
+
+    def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
+        if self.values["value.format"] == "bytes":
+            return None
+        return FormatEmitter("connectors.pubsub", self.values, schema, _POSITION, value="data")
 
 
 class PubSubReceiver(Receiver):
