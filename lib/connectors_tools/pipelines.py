@@ -1,7 +1,7 @@
 """``python -m connectors new NAME --pipeline KIND``: a pipeline notebook, its job and its rules, from one skeleton.
 
-The pipelines of the repository are written by the same code, so that who has read one has read all. :data:`PIPELINES` has
-what differs by system, the folder ``skeletons`` what does not.
+The pipelines of the repository are written by the same code, so that who has read one has read all.
+:mod:`~connectors_tools.pipeline_ends` has what differs by system, the folder ``skeletons`` what does not.
 """
 
 from __future__ import annotations
@@ -9,111 +9,71 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from string import Template
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.workbench import BOOTSTRAP
 
+from .pipeline_ends import ONCE, SOURCES, TARGETS, Parameter, SourceEnd, TargetEnd
+
 _SKELETONS: Final = Path(__file__).with_name("skeletons")
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
-_ORDER: Final = "id long, city string, cents long, at timestamp"
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
-"""The records of every demonstration, and the rules of them."""
+"""The rules of the records of every demonstration."""
+_LONGEST: Final = 100
+"""Letters of a line."""
 _METADATA: Final = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+_INTO: Final = (
+    *("kafka", "event_hubs", "kinesis", "pubsub", "redis", "files", "lines", "jdbc", "http"),
+    *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc"),
+)
+_OUT: Final = (
+    *("kafka", "event_hubs", "kinesis", "firehose", "pubsub", "redis", "dynamodb", "cassandra", "jdbc"),
+    *("elasticsearch", "http", "files", "connect"),
+)
+PIPELINES: Final = (
+    *(f"{source}_to_delta" for source in _INTO),
+    *(f"delta_to_{target}" for target in _OUT),
+    "kafka_to_kafka",
+)
+"""The pipelines of the repository: the names of their notebooks and jobs. Any source goes with any target."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A parameter of a pipeline: a widget of its notebook, and a parameter of its job.
+class PipelineEnds(NamedTuple):
+    """The two ends of a kind of pipeline."""
 
-    ``of_job`` is the default there where it is another one: the bundle's variables.
-    """
-
-    name: str
-    default: str
-    meaning: str
-    of_job: str = ""
-
-    def widget(self) -> str:
-        """The line of code that declares it in the notebook."""
-        return f'dbutils.widgets.text("{self.name}", "{self.default}", "{self.meaning}")'
+    source: SourceEnd
+    target: TargetEnd
 
 
-@dataclass(frozen=True)
-class PipelineKind:
-    """What a pipeline into Delta has of its own.
-
-    ``address`` is the parameter that is empty for a demonstration, ``source`` has the options of the source as Python code,
-    ``columns`` say where a record was, and no two rows of the table have the same ``key``.
-    """
-
-    title: str
-    summary: str
-    guarantee: str
-    format: str
-    demonstration: str
-    address: str
-    parameters: Sequence[Parameter]
-    source: Mapping[str, str]
-    columns: Sequence[str]
-    key: Sequence[str]
-
-
-PIPELINES: Final = {
-    "kafka_to_delta": PipelineKind(
-        title="From Kafka into Delta",
-        summary="The records that are new in a topic are decoded, judged by rules, and appended to a table.",
-        guarantee="each record is in the table once, or set aside, also when a run is killed at any moment",
-        format="kafka",
-        demonstration="kafka",
-        address="kafka_bootstrap_servers",
-        parameters=(
-            Parameter("kafka_bootstrap_servers", "", "Brokers; empty: a demonstration"),
-            Parameter("source", "orders", "Topic, or several with commas"),
-        ),
-        source={
-            "kafka.bootstrap.servers": "pipeline.address",
-            "subscribe": 'dbutils.widgets.get("source")',
-            "startingOffsets": '"earliest"',
-            "maxOffsetsPerTrigger": '"1000000"',
-        },
-        columns=("topic", "partition", "offset"),
-        key=("topic", "partition", "offset"),
-    ),
-    "lines_to_delta": PipelineKind(
-        title="From growing files into Delta",
-        summary="The lines that are new in files, which may grow and be rotated, are decoded, judged, and appended to a table.",
-        guarantee="each line is in the table once, or set aside, also when a run is killed at any moment",
-        format="file_stream",
-        demonstration="lines",
-        address="source",
-        parameters=(Parameter("source", "", "Files, as a path with *; empty: a demonstration"),),
-        source={"path": "pipeline.address", "maxBytesPerTrigger": '"256MB"'},
-        columns=("filename", "position"),
-        key=("id",),  # the file that comes after one that was rotated has its name, and begins at 0 again
-    ),
-}
-"""By their names, which are those of the notebooks and jobs in the repository."""
+def ends_of(kind: str) -> PipelineEnds | None:
+    """The ends of a ``kind`` such as ``kafka_to_delta``; ``None`` for an unknown one."""
+    source, _, target = kind.replace("-", "_").partition("_to_")
+    if source not in SOURCES or target not in TARGETS or source == target == "delta":
+        return None
+    if SOURCES[source].query != "stream" and target != "delta":
+        return None
+    return PipelineEnds(SOURCES[source], TARGETS[target])
 
 
 def write_pipeline(root: Path, name: str, kind: str) -> list[Path]:
-    """Writes the pipeline ``name`` of a ``kind`` of :data:`PIPELINES` into the bundle at ``root``, and returns its files.
+    """Writes the pipeline ``name`` of a ``kind`` such as ``kafka_to_delta`` into the bundle at ``root``, and returns its files.
 
     Raises :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no job can
     have, for an unknown kind, and outside of the repository.
     """
-    kind = kind.replace("-", "_")
-    if kind not in PIPELINES:
-        raise Misconfigured("connectors new", [Problem("--pipeline", f'must be {" or ".join(PIPELINES)}; got "{kind}".')])
+    if ends_of(kind) is None:
+        text = f'must be FROM_to_TO, from {", ".join(SOURCES)}, to {", ".join(TARGETS)}; got "{kind}".'
+        raise Misconfigured("connectors new", [Problem("--pipeline", text)])
     files = {root / path: text for path, text in files_of(kind, name).items()}
     if problems := list(_problems(root, name, files)):
         raise Misconfigured("connectors new", problems)
@@ -124,51 +84,251 @@ def write_pipeline(root: Path, name: str, kind: str) -> list[Path]:
 
 def files_of(kind: str, name: str) -> dict[str, str]:
     """The text of each file of the pipeline ``name``, by its path in the bundle."""
-    pipeline = PIPELINES[kind]
-    parameters = [
-        *_shared_parameters(name),
-        *pipeline.parameters,
-        Parameter("options", "{}", "More options of the source, as a JSON object"),
-        Parameter("trigger", "availableNow", "availableNow, continuous or 10 seconds"),
-    ]
-    texts = {
-        "name": name,
-        "title": pipeline.title,
-        "summary": pipeline.summary,
-        "guarantee": pipeline.guarantee,
-        "format": pipeline.format,
-        "demonstration": pipeline.demonstration,
-        "address": pipeline.address,
-        "schema": _ORDER,
-        "columns": ", ".join(f'"{column}"' for column in pipeline.columns),
-        "options": "\n".join(f'    "{option}": {value},' for option, value in pipeline.source.items()),
-        "parameters": "\n".join(
-            f"        - name: {parameter.name}\n          default: {json.dumps(parameter.of_job or parameter.default)}"
-            for parameter in parameters
-        ),
-    }
+    kind = kind.replace("-", "_")
+    ends = ends_of(kind)
+    assert ends is not None, kind
+    source, target = kind.split("_to_")
+    pipeline = _Pipeline(name, source, target, *ends)
     rules = ",\n".join(f"  {json.dumps(rule)}" for rule in (*_RULES, {"unique": pipeline.key}))
-    return {
-        f"notebooks/pipelines/{name}.ipynb": _notebook("into_delta.txt", parameters, texts),
+    files = {
+        f"notebooks/pipelines/{name}.ipynb": _notebook("pipeline.txt", pipeline.parameters_of("pipeline"), pipeline.texts()),
         f"notebooks/pipelines/rules/{name}.json": f"[\n{rules}\n]\n",
-        f"jobs/{name}.yml": _filled("job.yml", texts),
+        f"jobs/{name}.yml": _filled("job.yml", pipeline.texts()),
     }
+    if pipeline.gate_name != "quality":
+        files[f"notebooks/pipelines/{pipeline.gate_name}.ipynb"] = pipeline.gate()
+    return files
 
 
 def gate() -> str:
-    """The notebook that judges what any pipeline has written."""
-    return _notebook("quality.txt", _shared_parameters("kafka_to_delta"), {})
+    """The notebook that judges what any pipeline into Delta has written."""
+    pipeline = _Pipeline("kafka_to_delta", "kafka", "delta", SOURCES["kafka"], TARGETS["delta"])
+    return pipeline.gate()
 
 
-def _shared_parameters(name: str) -> list[Parameter]:
-    """The parameters of the pipeline ``name`` that its gate has, too."""
-    place, table = "/Volumes/main/connectors/data/pipelines", f"main.connectors.{name}"
-    return [
-        Parameter("name", name, "Name of the pipeline and of its folder"),
-        Parameter("workdir", place, "Folder of pipelines", "${var.workdir}/pipelines"),
-        Parameter("target", table, "catalog.schema.table or a folder", f"${{var.catalog}}.${{var.schema}}.{name}"),
-        Parameter("checks", f"rules/{name}.json", "Rules of the rows: JSON, or a file"),
-    ]
+@dataclass(frozen=True)
+class _Pipeline:
+    """A pipeline, and the texts that the skeletons want of it."""
+
+    name: str
+    source_name: str
+    target_name: str
+    source: SourceEnd
+    target: TargetEnd
+
+    @property
+    def is_into_delta(self) -> bool:
+        return self.target_name == "delta"
+
+    @property
+    def is_merged(self) -> bool:
+        """True if the target is kept equal to the table of a database."""
+        return self.source.query == "changes"
+
+    @property
+    def gate_name(self) -> str:
+        """The notebook of the gate: one for all that Delta has, but for what is merged."""
+        return "quality" if self.is_into_delta and not self.is_merged else f"{self.name}_quality"
+
+    @property
+    def key(self) -> Sequence[str]:
+        return self.source.key if self.is_into_delta else ("id",)
+
+    @property
+    def is_shared(self) -> bool:
+        """True if both ends are one system at one address."""
+        return self.source_name == self.target_name != "connect"
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """All of the job."""
+        is_through = not self.is_into_delta and self.source_name != "delta"
+        end, own = "target" if self.source_name == "delta" else "source", {p.name for p in self.source.parameters}
+        optional = {
+            Parameter("target_options", "{}", "More options of the target, as a JSON object"): is_through,
+            Parameter("lookback", self.target.lookback, "The gate looks for rows since; empty: all"): bool(self.target.look),
+            Parameter("trigger", "availableNow", "availableNow, continuous or 10 seconds"): self.source.query != "copy",
+        }
+        return [
+            *self.shared,
+            *self.source.parameters,
+            *(parameter for parameter in self.target_parameters if parameter.name not in own),
+            Parameter("options", "{}", f"More options of the {end}, as a JSON object"),
+            *(parameter for parameter, is_needed in optional.items() if is_needed),
+        ]
+
+    def parameters_of(self, task: str) -> list[Parameter]:
+        """Those of a notebook of the job, ``pipeline`` or ``quality``."""
+        others = ("lookback",) if task == "pipeline" else ("source", "trigger")
+        return [parameter for parameter in self.parameters if parameter.name not in others]
+
+    @property
+    def shared(self) -> list[Parameter]:
+        """Those that the gate has, too."""
+        place = "/Volumes/main/connectors/data/pipelines"
+        of_job = f"${{var.catalog}}.${{var.schema}}.{self.name}"
+        table = Parameter("target", f"main.connectors.{self.name}", "Table, or a folder", of_job)
+        return [
+            Parameter("name", self.name, "Name of the pipeline and of its folder"),
+            Parameter("workdir", place, "Folder of pipelines", "${var.workdir}/pipelines"),
+            *([table] if self.is_into_delta else []),
+            Parameter("checks", f"rules/{self.name}.json", "Rules: JSON, or a file"),
+        ]
+
+    @property
+    def target_parameters(self) -> list[Parameter]:
+        """Those of the target, under other names where the source has another meaning for them."""
+        taken = {parameter.name for parameter in self.source.parameters} if not self.is_shared else set()
+        named = {p.name: replace(p, name=f"target_{p.name}") if p.name in taken else p for p in self.target.parameters}
+        if self.is_shared:  # another topic at the same address
+            named["target"] = replace(named["target"], default=f"{named['target'].default}_copy")
+        return list(named.values())
+
+    def _call(self) -> str:
+        """The code that takes the parameters."""
+        given: dict[str, str] = {}
+        if self.source_name != "delta":
+            given |= {"source": self.source_name, "address": self.source.address}
+        if not self.is_into_delta:
+            given["target"] = self.target_name
+            address = self.target.address
+            if self.source_name == "delta":
+                given["address"] = address
+            elif not self.is_shared:
+                taken = {parameter.name for parameter in self.source.parameters}
+                given["target_address"] = f"target_{address}" if address in taken else address
+        arguments = ", ".join(["dbutils", *(f'{name}="{value}"' for name, value in given.items() if value)])
+        call = f"pipeline = workbench.pipeline({arguments})"
+        return call if len(call) <= _LONGEST else f"pipeline = workbench.pipeline(\n    {arguments}\n)"
+
+    def texts(self) -> dict[str, str]:
+        """What the skeletons have places for."""
+        options = "reader.options(**pipeline.read(source))"
+        ends = {
+            "source_format": self._format(self.source.format),
+            "load": f"pipeline.load({options})" if self.source_name == "delta" else f"{options}.load()",
+            "target_format": self.target.format,
+            "target_options": "pipeline.table" if self.is_into_delta else "pipeline.write(target)",
+            "shown": "\ndisplay(pipeline.rows(spark), rows=5)" if self.is_into_delta else "",
+            "keys": '\n    keys=connectors.foreach_batch("delta", path=pipeline.path("keys")),' if self.target.look else "",
+        }
+        came_out = {"records": self.source.plural, "shown": ends.pop("shown")}
+        return {
+            "name": self.name,
+            "title": f"From {self.source.title} into {self.target.title}",
+            "summary": self.summary,
+            "guarantee": self.guarantee,
+            "judgement": self._judgement,
+            "pipeline": self._call(),
+            "change": self._change(),
+            "change_words": self._change_words,
+            "query": _filled(f"{self.source.query}.txt", ends).strip(),
+            "query_words": self._query_words,
+            "came_out": _filled("merged.txt" if self.is_merged else "places.txt", came_out).strip(),
+            "gate": self.gate_name,
+            "parameters": "\n".join(
+                f"        - name: {parameter.name}\n          default: {json.dumps(parameter.of_job or parameter.default)}"
+                for parameter in self.parameters
+            ),
+        }
+
+    @property
+    def summary(self) -> str:
+        if self.is_merged:
+            return f"{self.source.records} are merged into a table, which stays equal to that of the database."
+        effect = "put in the place of those of the last run" if self.source.query == "copy" else self.target.effect
+        decoded = "decoded, " if "schema" in self.source.options else ""
+        return f"{self.source.records} are {decoded}judged by rules, and {effect}."
+
+    @property
+    def guarantee(self) -> str:
+        if self.is_merged:
+            return f"each change is in the table once, in the order of the log, {ONCE}"
+        if self.source.query == "copy":
+            return f"the table has the {self.source.plural} as one run has read them; one that is killed changes nothing"
+        return f"each {self.source.record} {self.target.promise}"
+
+    @property
+    def _judgement(self) -> str:
+        if self.is_into_delta:
+            return "judges what is in the table"
+        return "reads the target and judges what is there" if self.target.look else "judges what was handed over"
+
+    @property
+    def _query_words(self) -> str:
+        if self.is_merged:
+            return "The first run takes a snapshot, later ones follow the log. The slot keeps the log until then: run it often."
+        if self.source.query == "copy":
+            return "The table is read once, and all of it. What it gave stays in the folder `copy` until the next run."
+        words = []
+        if "value.format" in self.source.options:
+            words.append("What cannot be decoded is set aside as a dead letter.")
+        if not self.is_into_delta:
+            words.append(self.target.refusal)
+        if self.source_name == "delta":
+            words.append("Updates and deletions in the table end the query, unless `source` has `skipChangeCommits`.")
+        return " ".join([*words, "`counts` gets a row for each batch."])
+
+    @property
+    def _change_words(self) -> str:
+        if self.is_merged:
+            return "The properties of the connector. The gate judges the table by the rules in the file `checks`."
+        text = f"How {self.source.plural} are read, and what becomes of them. The file `checks` says what is true of a good row"
+        return f"{text}; others go to a table of their own. The gate reads the same file."
+
+    def _change(self) -> str:
+        """The cell with options of both ends and the function that makes rows."""
+        dicts = {"source": self.source.options, **({} if self.is_into_delta else {"target": self.target.options})}
+        options = "\n".join(
+            "\n".join([f"{name} = {{", *(f'    "{option}": {value},' for option, value in values.items()), "}"])
+            for name, values in dicts.items()
+        )
+        if self.is_merged:
+            return f"import json\n\n{self.source.rows}\n{options}"
+        body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
+        if self.target.added:
+            body = f'{body}.selectExpr("*", {self.target.added})'
+        imports = "import json\n\n" if "json." in options else ""
+        imports += "from pyspark.sql import functions as f\n\n" if "f.from_json" in body else ""
+        lines = "\n".join(f"    {line}" for line in body.splitlines())
+        return f"{imports}{options}\n\n\ndef rows(records):\n{lines}\n\n\npipeline.checks"
+
+    def gate(self) -> str:
+        """The text of the notebook that judges what the pipeline has written."""
+        look = self.target.look
+        table = "pipeline.rows(spark)" if self.is_into_delta else "table"
+        name = '"the table"' if self.is_into_delta else "pipeline.target.name"
+        verdict = f"rows = pipeline.checks.validate({table}, name={name})\nrows"
+        if look:
+            verdict = f"{look}\n{verdict}"
+        if not look and not self.is_into_delta:
+            verdict = f'print("{self.target.no_look}")'
+        recorded = "what its batches have recorded"
+        judged = "its table" if self.is_into_delta else "the target" if look else ""
+        judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
+        reconciled = {
+            "delivered_words": "" if self.is_into_delta or not look else " `delivered` are rows whose keys the target has.",
+            "with_rows": ", table" if look and not self.is_into_delta else "",
+            "lost": "\ndisplay(pipeline.lost(spark, table), rows=5)" if look else "",
+        }
+        reports = "(rows, places)" if look or self.is_into_delta else "(places,)"
+        summary = '*(f"{count:,} {place}" for place, count in counts.first().asDict().items()), sep=", "'
+        texts = {
+            "gate_of": "a pipeline" if self.gate_name == "quality" else f"`{self.name}`",
+            "pipeline": "pipeline = workbench.pipeline(dbutils)" if self.is_into_delta else self._call(),
+            "judged_by": judged_by,
+            "look_words": "" if self.is_into_delta or not look else "As they are there now.",
+            "look": verdict,
+            "reconciled": "" if self.is_merged else _filled("reconciled.txt", reconciled).strip(),
+            "reports": "(rows,)" if self.is_merged else reports,
+            "summary": 'f"{pipeline.rows(spark).count():,} rows"' if self.is_merged else summary,
+        }
+        parameters = self.shared if self.is_into_delta else self.parameters_of("quality")
+        return _notebook("quality.txt", parameters, texts)
+
+    @staticmethod
+    def _format(name: str) -> str:
+        return name if name == "delta" else f"connectors.{name}"
 
 
 def _problems(root: Path, name: str, files: Mapping[Path, str]) -> Iterator[Problem]:

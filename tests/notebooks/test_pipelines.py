@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,21 @@ from typing import Any
 import nbformat
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from confluent_kafka import Producer
 
 from connectors.ground.errors import Misconfigured
+from connectors.testing.demos import Changes, demo
 from connectors.testing.servers import KafkaServer
 from connectors.workbench.settings import library
 from connectors_tools.bundle import Reporter, load, run_job
-from connectors_tools.pipelines import PIPELINES, files_of, gate, write_pipeline
+from connectors_tools.pipeline_ends import SOURCES
+from connectors_tools.pipeline_ends import TARGETS as SINKS
+from connectors_tools.pipelines import PIPELINES, ends_of, files_of, gate, write_pipeline
 from tests.delta_log import delta
 from tests.servers import required
 
+from .pipeline_targets import QUICK, TARGETS, OwnTarget
 from .quickstart import run
 
 ROOT = library().parent
@@ -78,12 +84,13 @@ def test_a_pipeline_is_what_the_skeleton_makes_of_its_row_in_the_table(name: str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pipeline_is_short_enough_to_be_read_at_once(name: str) -> None:
-    code = [source for kind, source in cells(files_of(name, name)[f"notebooks/pipelines/{name}.ipynb"]) if kind == "code"]
-    lines = [line for source in code[1:] for line in source.splitlines()]
-    assert len(lines) <= 60
-    assert max(map(len, lines)) <= 100
-    (query,) = [source for source in code if "readStream" in source]
-    assert len(query.splitlines()) <= 15
+    for path, text in files_of(name, name).items():
+        if path.endswith(".ipynb"):
+            code = [source for kind, source in cells(text) if kind == "code"]
+            lines = [line for source in code[1:] for line in source.splitlines()]
+            assert len(lines) <= 60
+            assert max(map(len, lines)) <= 100
+            assert all(len(source.splitlines()) <= 15 for source in code if "reader = spark" in source)
 
 
 def test_a_new_pipeline_is_written_once(tmp_path: Path) -> None:
@@ -99,8 +106,9 @@ def test_a_new_pipeline_is_written_once(tmp_path: Path) -> None:
     assert "rules/visits.json" in files[2].read_text()
     with pytest.raises(Misconfigured, match=r"visits is taken"):
         write_pipeline(tmp_path, "visits", "lines_to_delta")
-    with pytest.raises(Misconfigured, match=r'--pipeline +must be kafka_to_delta or .*; got "kafka"'):
-        write_pipeline(tmp_path, "clicks", "kafka")
+    for kind in ("kafka", "kafka_to_nowhere", "delta_to_delta"):
+        with pytest.raises(Misconfigured, match=rf'--pipeline +must be FROM_to_TO, from kafka, .*; got "{kind}"'):
+            write_pipeline(tmp_path, "clicks", kind)
     for name in ("My Visits", "on"):
         with pytest.raises(Misconfigured, match=r'must be a name such as "orders"'):
             write_pipeline(tmp_path, name, "kafka_to_delta")
@@ -148,6 +156,136 @@ def test_records_of_a_topic_of_ones_own_are_in_the_table_once(spark: Any, tmp_pa
         succeeded, output = job.run()
         assert succeeded, output
     job.check(range(200))
+
+
+ONCE_MORE = {"http", "cassandra", "dynamodb", "jdbc", "files", "elasticsearch", "delta"}
+"""Sources that have no bytes which could be cut off."""
+
+
+def places(job: Job) -> dict[str, int]:
+    """The last line of the gate's newest run: how many records are where."""
+    newest = max((job.folder / "runs").rglob("quality*.ipynb"), key=lambda file: file.stat().st_mtime)
+    cells = nbformat.read(newest, as_version=4).cells
+    text = "".join(output.get("text", "") for cell in cells if cell.cell_type == "code" for output in cell.outputs)
+    counts = re.findall(r"([\d,]+) (read|delivered|dead_letters|quarantined)", text)
+    return {place: int(count.replace(",", "")) for count, place in counts}
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_a_demonstration_that_is_run_twice_has_each_order_in_one_place(
+    spark: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTORS_VOLUMES", str(tmp_path / "volumes"))
+    job = Job(name, tmp_path)
+    job.parameters = {}
+    source = name.partition("_to_")[0]
+    for orders in (300, 600):
+        succeeded, output = job.run()
+        assert succeeded, output
+        if source == "cdc":
+            continue
+        bad = 0 if source in ONCE_MORE else orders // 100
+        negative = orders // 50
+        found = places(job)
+        if source in ("redis", "connect"):  # what cannot be read there has no id
+            negative, bad = negative + bad, 0
+        delivered = orders - bad - negative
+        assert found == {"read": orders, "delivered": delivered, "dead_letters": bad, "quarantined": negative}
+
+
+def mark(name: str) -> Any:
+    return pytest.param(name, marks=() if name in QUICK else (pytest.mark.soak, pytest.mark.server))
+
+
+SOURCES_AT_ONCE = ("jdbc", "http", "files")
+"""Sources whose systems start at once."""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(name, marks=() if name in SOURCES_AT_ONCE else (pytest.mark.soak, pytest.mark.server))
+        for name in SOURCES
+        if name != "delta"
+    ],
+)
+def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path: Path, source: str) -> None:
+    own = demo(source, str(tmp_path / "own"))
+    name = {"cassandra": "own.sales", "cdc": "public.sales", "connect": "orders"}.get(source, "sales")
+    job = Job(f"{source}_to_delta", tmp_path, options=json.dumps(dict(own.options)), source=name)
+    job.parameters[SOURCES[source].address] = own.address
+    for orders in (100, 200):
+        own.feed(name, 100)
+        succeeded, output = job.run()
+        assert succeeded, output
+        assert "demonstration" not in output
+        if source == "cdc":
+            continue
+        bad = 0 if source in ONCE_MORE else orders // 100
+        negative = orders // 50
+        if source in ("redis", "connect"):  # what cannot be read there has no id
+            negative, bad = negative + bad, 0
+        expected = {"read": orders, "delivered": orders - bad - negative, "dead_letters": bad, "quarantined": negative}
+        assert places(job) == expected
+    if isinstance(own, Changes):
+        rows = delta(job.target).select(["id", "cents"]).sort_by("id").to_pylist()
+        assert [(row["id"], row["cents"]) for row in rows] == own.rows(name)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("target", list(map(mark, TARGETS)))
+def test_rows_are_in_a_target_of_ones_own_once_and_its_gate_sees_each_harm(
+    spark: Any, tmp_path: Path, target: str
+) -> None:
+    own: OwnTarget = TARGETS[target](tmp_path)
+    job = Job(f"delta_to_{own.name}", tmp_path)
+    source = tmp_path / "sales"
+    job.parameters = {"workdir": str(tmp_path / "state"), "source": str(source), **own.parameters()}
+    at = datetime.datetime(2026, 3, 1)
+    for first in (100, 200):
+        rows = [(n, "Zürich", price(n), at) for n in range(first, first + 100)]
+        frame = spark.createDataFrame(rows, "id long, city string, cents long, at timestamp")
+        frame.write.format("delta").mode("append").save(str(source))
+        succeeded, output = job.run()
+        assert succeeded, output
+    bad = sum(price(n) < 0 for n in range(100, 300))
+    assert places(job) == {"read": 200, "delivered": 200 - bad, "dead_letters": 0, "quarantined": bad}
+    harms = {"unique(id)": own.doubling, "between(cents, 0, 1000000)": own.spoil}
+    for check, harm in harms.items():
+        if harm:
+            harm(105)
+            succeeded, output = job.run("quality")
+            assert not succeeded
+            assert check in output
+    job.parameters["checks"] = '[{"not_null": "id"}]'  # of what is lost no row tells
+    assert job.run("quality")[0]
+    own.lose(106)
+    succeeded, output = job.run("quality")
+    assert not succeeded
+    assert "read = delivered + dead_letters + quarantined" in output
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("target", SINKS)
+def test_any_source_goes_with_any_target(source: str, target: str) -> None:
+    if ends_of(f"{source}_to_{target}") is None:
+        assert target == source == "delta" or SOURCES[source].query != "stream"
+        return
+    files = files_of(f"{source}-to-{target}", "visits")
+    (settings,) = yaml.safe_load(files["jobs/visits.yml"])["resources"]["jobs"].values()
+    parameters = [parameter["name"] for parameter in settings["parameters"]]
+    assert len(set(parameters)) == len(parameters)
+    for path in (path for path in files if path.endswith(".ipynb")):
+        code = "\n".join(text for kind, text in cells(files[path]) if kind == "code")
+        compile(code, path, "exec")
+        widgets = re.findall(r'widgets\.text\("(\w+)"', code)
+        assert set(widgets) <= set(parameters)
+        for name in re.findall(r'address="(\w+)"', code):
+            assert name in widgets or (name == "source" and "quality" in path)  # of which the gate has no need
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,18 +15,35 @@ import pytest
 from connectors.core.dead_letters import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
-from connectors.workbench import Demo, Pipeline, pipeline
+from connectors.testing import demos
+from connectors.testing.demos import Demo, Order
+from connectors.workbench import Pipeline, pipeline
+from connectors.workbench.settings import VOLUMES_VARIABLE
+
+LINES = {"path": "/logs/*.log", "value.format": "json", "schema": "id long"}
 
 
-def pipeline_in(folder: Path | str, **parameters: str) -> Pipeline:
-    defaults = {"name": "p", "workdir": str(folder), "target": f"{folder}/table", "options": "{}", "trigger": "availableNow"}
-    defaults["checks"] = '[{"not_null": "id"}]'
-    return pipeline(SimpleNamespace(widgets=SimpleNamespace(get={**defaults, **parameters}.__getitem__)))
+def pipeline_in(folder: Path | str, ends: str = "lines to delta", **parameters: str) -> Pipeline:
+    source, _, target = ends.partition(" to ")
+    defaults = {
+        "name": "p",
+        "workdir": str(folder),
+        "source": f"{folder}/*.log",
+        "target": f"{folder}/table",
+        "address": "there",
+        "options": "{}",
+        "checks": '[{"not_null": "id"}, {"unique": "id"}]',
+        "lookback": "",
+        "trigger": "availableNow",
+    }
+    widgets = SimpleNamespace(get={**defaults, **parameters}.__getitem__)
+    address = "source" if source == "lines" else "address"
+    return pipeline(SimpleNamespace(widgets=widgets), source=source, target=target, address=address)
 
 
 @pytest.mark.parametrize("errors", ["fail", "skip", "deadletter"])
 def test_the_parameter_options_says_what_becomes_of_bad_records(tmp_path: Path, errors: str) -> None:
-    options = pipeline_in(tmp_path, options=json.dumps({"errors": errors})).source({"path": f"{tmp_path}/*.log"})
+    options = pipeline_in(tmp_path, options=json.dumps({"errors": errors})).read(LINES)
     assert FileStreamSource.of(options).values["errors"].lower() == errors
     assert ("deadLetterPath" in options) == (errors == "deadletter")
 
@@ -34,7 +52,7 @@ def test_the_parameter_options_says_what_becomes_of_bad_records(tmp_path: Path, 
     ("trigger", "expected"),
     [
         ("availableNow", {"availableNow": True}),
-        ("continuous", {"processingTime": "0 milliseconds"}),
+        ("continuous", {"processingTime": "0 seconds"}),
         ("10 seconds", {"processingTime": "10000 milliseconds"}),
         ("1 minute", {"processingTime": "60000 milliseconds"}),
     ],
@@ -59,37 +77,111 @@ def test_a_trigger_is_what_spark_takes(tmp_path: Path, trigger: str, expected: d
 def test_a_parameter_that_cannot_be_is_named_with_the_way_out(tmp_path: Path, parameters: dict[str, str], text: str) -> None:
     def parts() -> tuple[Any, ...]:
         wrong = pipeline_in(tmp_path, **parameters)
-        return wrong.table, wrong.source({}), wrong.checks, wrong.trigger
+        return wrong.table, wrong.read({}), wrong.checks, wrong.trigger
 
     with pytest.raises(Misconfigured, match=text):
         parts()
 
 
 def test_bad_records_are_set_aside_unless_something_else_is_said(tmp_path: Path) -> None:
-    options = pipeline_in(tmp_path).source({"path": f"{tmp_path}/*.log"})
+    options = pipeline_in(tmp_path).read(LINES)
     assert (options["errors"], options["deadLetterPath"]) == ("deadLetter", f"{tmp_path}/p/letters")
+    assert "errors" not in pipeline_in(tmp_path, "jdbc to delta").read({"url": "jdbc:sqlite:x"})  # rows are decoded there
+
+
+def test_a_sink_is_called_as_the_pipeline_and_sets_aside_what_the_target_refuses(tmp_path: Path) -> None:
+    options = pipeline_in(tmp_path, "delta to redis", options='{"user": "u"}').write({"url": "redis://there"})
+    letters = {"errors": "deadLetter", "deadLetterPath": f"{tmp_path}/p/refused"}
+    assert options == {"sinkId": "p", "url": "redis://there", "user": "u", **letters}
+    assert "errors" not in pipeline_in(tmp_path, "delta to connect").write({})  # its connector says that
+
+
+def test_a_gate_looks_at_the_target_by_those_options_that_reading_has_too(tmp_path: Path) -> None:
+    options = {"kafka.security.protocol": "SSL", "transactionTimeout": "1m", "schemaRegistry.url": "http://r"}
+    look = pipeline_in(tmp_path, "delta to kafka", options=json.dumps(options)).look({"subscribe": "orders"})
+    assert look == {"kafka.security.protocol": "SSL", "schemaRegistry.url": "http://r", "subscribe": "orders"}
+
+
+def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> None:
+    both = pipeline_in(tmp_path, "kafka to files", source="orders", target=f"{tmp_path}/files")
+    assert (both.source.address, both.source.name) == ("there", "orders")
+    assert (both.target.address, both.target.name) == ("", f"{tmp_path}/files")
+
+
+@pytest.mark.spark
+def test_keys_that_the_target_lacks_are_lost_as_far_as_one_looks_back(spark: Any, tmp_path: Path) -> None:
+    state = pipeline_in(tmp_path, "delta to redis")
+    old = spark.createDataFrame([(1,), (2,)], "id long").selectExpr("id", "current_timestamp() - INTERVAL 2 DAYS delivered_at")
+    new = spark.createDataFrame([(2,), (3,), (4,)], "id long").selectExpr("id", "current_timestamp() delivered_at")
+    old.union(new).write.format("delta").save(state.path("keys"))
+    rows = spark.createDataFrame([(3, 7)], "id long, cents long")
+    assert sorted(row.id for row in state.lost(spark, rows).collect()) == [1, 2, 4]
+    recent = pipeline_in(tmp_path, "delta to redis", lookback="1 day")
+    assert sorted(row.id for row in recent.lost(spark, rows).collect()) == [2, 4]
+    with pytest.raises(Misconfigured, match=r'lookback +must be empty or a duration.*got "often"'):
+        pipeline_in(tmp_path, "delta to redis", lookback="often").lost(spark, rows)
+
+
+class Forgetful(Demo):
+    """A system whose server keeps nothing."""
+
+    address = "here"
+    forgets = ("source",)
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        """Nobody reads it."""
+
+
+def test_a_pipeline_begins_anew_where_its_demonstration_does_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(demos._DEMOS, "kafka", Forgetful)
+    monkeypatch.setenv(VOLUMES_VARIABLE, str(tmp_path / "volumes"))
+    monkeypatch.setattr(demos, "_running", {})
+    table = "main.sales.orders"
+    state = pipeline_in(tmp_path, "kafka to delta", target=table, address="", source="orders")
+    folders = [Path(state.path("checkpoint")), Path(state.table["path"])]
+
+    def begin() -> None:
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "file").touch()
+
+    begin()
+    assert state.source.address == "here"
+    assert not any((folder / "file").exists() for folder in folders)
+    begin()
+    assert pipeline_in(tmp_path, "kafka to delta", target=table, address="", source="orders").source.name == "orders"
+    assert all((folder / "file").exists() for folder in folders)  # the same process, and so the same server
+    demos._running.clear()
+    of_ones_own = tmp_path / "own"
+    (of_ones_own / "file").mkdir(parents=True)
+    with pytest.raises(Misconfigured, match=r"target +must be a table on this machine"):
+        pipeline_in(tmp_path, "kafka to delta", target=str(of_ones_own), address="", source="orders").source  # noqa: B018
+    assert (of_ones_own / "file").exists()
+    assert all((folder / "file").exists() for folder in folders)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_letters_are_counted_wherever_the_folder_of_pipelines_is(spark: Any, tmp_path: Path, scheme: str) -> None:
     state = pipeline_in(f"{scheme}{tmp_path}")
-    assert state._letters(spark) == 0
+    assert state._letters(spark, "letters") == 0
     (tmp_path / "p" / "letters").mkdir(parents=True)
-    assert state._letters(spark) == 0
+    assert state._letters(spark, "letters") == 0
     pq.write_table(pa.Table.from_pylist([{"source": "s"}] * 3, DEAD_LETTERS), tmp_path / "p" / "letters" / "s-1.parquet")
-    assert state._letters(spark) == 3
+    assert state._letters(spark, "letters") == 3
 
 
 def test_orders_of_a_demonstration_have_other_ids_after_a_kill(tmp_path: Path) -> None:
     class Killed(Demo):
-        def put(self, records: Any) -> None:
-            put.extend(records)
+        def put(self, name: str, orders: Sequence[Order]) -> None:
+            put.extend(orders)
             if len(put) == 5:
                 raise KeyboardInterrupt
 
-    put: list[str] = []
+    put: list[Order] = []
     with pytest.raises(KeyboardInterrupt):
-        Killed(tmp_path, "orders").feed(5)
-    Killed(tmp_path, "orders").feed(5)
-    assert [json.loads(order)["id"] for order in put] == list(range(10))
+        Killed(tmp_path).feed("orders", 5)
+    Killed(tmp_path).feed("orders", 5)
+    assert [order["id"] for order in put] == list(range(10))

@@ -376,6 +376,11 @@ class Options:
         joined.other_names = {**self.other_names, **other.other_names}
         return joined
 
+    def knows(self, name: str) -> bool:
+        """True if an option is called ``name``."""
+        key = self.alias.get(name.lower(), name).lower()
+        return key in {declared.lower() for declared in self.declared} or key.startswith(tuple(self.through))
+
     def parse(
         self,
         connector: str,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..ground.errors import Misconfigured, Problem
 from .check import Check
+from .contract import contract
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
 from .suite import Checks
 
@@ -19,12 +20,17 @@ _RULES: Final[Mapping[str, Callable[..., Check]]] = {
 
 
 def rules(source: str) -> Checks:
-    """The checks of a JSON text, or of the file that ``source`` names.
+    """The checks of a JSON text, or of the file that ``source`` names: JSON, or a data contract (``orders.yaml``, ODCS 3).
 
     The text is a list of objects such as ``{"not_null": "id"}``, ``{"between": ["cents", 0, 100000]}`` or
     ``{"row_count": {"min": 1}}``: the name of a function of :mod:`connectors.quality`, and one argument, a list of them, or an
-    object of them by name. Raises :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong.
+    object of them by name. Of a contract come types, what is required or unique, ranges, lengths, patterns, and sets of values;
+    ``unchecked`` of the checks lists what else it states, and ``orders.yaml#orders`` names one of its schemas. Raises
+    :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong.
     """
+    if source.partition("#")[0].endswith((".yaml", ".yml")):
+        found = contract(source)
+        return Checks(list(dict.fromkeys(found.checks)), unchecked=found.unchecked)
     listed, problems = _listed(source), []
     checks = []
     for number, rule in enumerate(listed, start=1):

@@ -19,10 +19,13 @@ from ..ground.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
 from .report import CheckOutcome, Report, announce
-from .set_checks import RowCount
+from .set_checks import RowCount, Unique
 
 FAILED_CHECKS = "failed_checks"
 """The column of quarantined rows: the names of the checks that each row failed."""
+
+DELIVERED_AT = "delivered_at"
+"""The column of delivered keys with the time at which their batch was delivered."""
 
 Sink = Callable[[DataFrame, int], Any]
 """A function of (DataFrame, batch id) that takes a batch, such as ``connectors.foreach_batch(...)`` returns."""
@@ -43,14 +46,16 @@ class Checks:
 
     ``row_checks`` are the names of those that judge single rows, ``set_checks`` of those that judge the whole
     (``unique``, ``row_count``, ``fresh``): :meth:`split` and :meth:`foreach_batch` apply the first, and
-    :meth:`validate` applies all. Null passes every check but ``not_null``.
+    :meth:`validate` applies all. Null passes every check but ``not_null``. ``unchecked`` are the statements of a data
+    contract that no check judges.
 
     Raises :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong: here what the arguments
     show, and at first use what only the columns show (unknown names, types, regular expressions).
     """
 
-    def __init__(self, checks: Sequence[Check]) -> None:
+    def __init__(self, checks: Sequence[Check], *, unchecked: Sequence[str] = ()) -> None:
         self.checks = tuple(checks)
+        self.unchecked = tuple(unchecked)
         _refuse(_problems(self.checks))
         self._fitting: set[str] = set()
 
@@ -64,7 +69,8 @@ class Checks:
 
     def __repr__(self) -> str:
         lines = [f"  {check.name:<40} {'row' if check.is_row_check else 'set'}" for check in self.checks]
-        return "\n".join([f"{len(self.checks)} checks; set checks are judged by validate() only:", *lines])
+        more = [f"not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
+        return "\n".join([f"{len(self.checks)} checks; set checks are judged by validate() only:", *lines, *more])
 
     def mark(self, df: DataFrame) -> DataFrame:
         """``df`` with the column ``failed_checks`` (array of text): the names of the row checks that a row fails."""
@@ -86,24 +92,34 @@ class Checks:
         self._log_set_checks()
         return _parts(self.mark(df))
 
-    def foreach_batch(self, *, good: Sink, quarantined: Sink, counts: Sink | None = None) -> SplitBatch:
+    def foreach_batch(
+        self, *, good: Sink, quarantined: Sink, keys: Sink | None = None, counts: Sink | None = None
+    ) -> SplitBatch:
         """A function for ``writeStream.foreachBatch`` that gives each batch's rows to ``good`` or ``quarantined``.
 
         Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
         once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent.
-        ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What it keeps is what was delivered.
-        The function also takes a batch DataFrame by hand: ``checks.foreach_batch(...)(df, 0)``.
+        ``keys`` is called after ``good``, with the different values that the columns of the check ``unique`` have in the good
+        rows, and the time, ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What
+        these two keep is what was delivered. The function also takes a batch by hand: ``checks.foreach_batch(...)(df, 0)``.
         """
-        sinks = {"good": good, "quarantined": quarantined, **({} if counts is None else {"counts": counts})}
-        _refuse(
-            [
-                Problem(key, f"must be a function of (DataFrame, batch id); got {type(sink).__name__}")
-                for key, sink in sinks.items()
-                if not callable(sink)
-            ]
-        )
+        given = {"good": good, "quarantined": quarantined, "keys": keys, "counts": counts}
+        optional = ("keys", "counts")
+        problems = [
+            Problem(key, f"must be a function of (DataFrame, batch id); got {type(sink).__name__}")
+            for key, sink in given.items()
+            if not (callable(sink) or (sink is None and key in optional))
+        ]
+        if keys is not None and not self.key:
+            problems.append(Problem("keys", "needs a check unique(…), which says what the keys are."))
+        _refuse(problems)
         self._log_set_checks()
-        return SplitBatch(self, good, quarantined, counts)
+        return SplitBatch(self, good, quarantined, keys, counts)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that the first check ``unique`` names; none without one."""
+        return next((tuple(check.columns) for check in self.checks if isinstance(check, Unique)), ())
 
     def validate(self, df: DataFrame, name: str = "output") -> Report:
         """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
@@ -155,8 +171,10 @@ class SplitBatch(Carried):
     counts are in the log ``connectors.quality`` there.
     """
 
-    def __init__(self, checks: Checks, good: Sink, quarantined: Sink, counts: Sink | None = None) -> None:
-        self._checks, self._good, self._quarantined, self._counts = checks, good, quarantined, counts
+    def __init__(
+        self, checks: Checks, good: Sink, quarantined: Sink, keys: Sink | None = None, counts: Sink | None = None
+    ) -> None:
+        self._checks, self._good, self._quarantined, self._keys, self._counts = checks, good, quarantined, keys, counts
         self.last: BatchCounts | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -165,6 +183,9 @@ class SplitBatch(Carried):
             parts = _parts(marked)
             self._quarantined(parts.quarantined, batch_id)
             self._good(parts.good, batch_id)
+            if self._keys is not None:
+                keys = parts.good.select(*self._checks.key).distinct()
+                self._keys(keys.withColumn(DELIVERED_AT, sf.current_timestamp()), batch_id)
         if self._counts is not None:
             self._counts(df.sparkSession.createDataFrame([counts]), batch_id)
         self.last = counts

@@ -11,7 +11,6 @@ database to try things on, :func:`opensearch` a search engine, :func:`kafka` a b
 """
 
 from .bootstrap import BOOTSTRAP, notebook
-from .demos import Demo, demo
 from .pipeline import Pipeline, pipeline
 from .plots import COLOURS, figure
 from .servers import (
@@ -20,6 +19,7 @@ from .servers import (
     aws,
     cassandra,
     cassandra_server,
+    demo,
     document_service,
     kafka,
     kafka_server,
@@ -41,7 +41,6 @@ __all__ = [
     "BOOTSTRAP",
     "COLOURS",
     "DbUtils",
-    "Demo",
     "NotebookExit",
     "Pipeline",
     "ServerAddress",

@@ -4,73 +4,150 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration
 from ..ground.runtime import in_workspace
-from .demos import ROWS, demo
+from .servers import demo
 from .settings import VOLUMES, workdir
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
+    from ..core import Sink, Source
     from ..quality import Checks
+    from ..testing.demos import Demo
 
 _TABLE: Final = re.compile(r"[^./\\\s]+\.[^./\\\s]+\.[^./\\\s]+")
 _NAME: Final = re.compile(r"\w[\w.-]*")
+_DELTA: Final = "delta"
+_PLACES: Final = (_DELTA, "files")
+"""Targets without an address."""
+_MERGED: Final = ("Inserted", "Updated", "Deleted")
 
 
-def pipeline(dbutils: Any, *, address: str = "", demonstration: str = "") -> Pipeline:
+def pipeline(
+    dbutils: Any, *, source: str = _DELTA, target: str = _DELTA, address: str = "", target_address: str = ""
+) -> Pipeline:
     """What the widgets of a pipeline notebook say.
 
-    ``address`` is the name of the widget with the address of the system. Where that is empty, the pipeline runs on the
-    ``demonstration`` of this name. Raises :class:`Misconfigured` for a parameter that cannot be.
+    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them. ``address`` is the name of the
+    widget with the address of the system, and ``target_address`` of the target's where both ends are systems. Where that is
+    empty, the pipeline runs on a demonstration. Raises :class:`Misconfigured` for a parameter that cannot be.
     """
-    return Pipeline(dbutils, address, demonstration)
+    is_through = _DELTA not in (source, target)
+    ends = {
+        "source": _End(source, address, "options"),
+        "target": _End(target, target_address or address, "target_options" if is_through else "options"),
+    }
+    return Pipeline(dbutils, ends)
+
+
+@dataclass(frozen=True)
+class End:
+    """The source or the target: the ``address`` of its system, and the ``name`` of the thing there, such as a topic."""
+
+    address: str
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """More options that reach it: those of a demonstration."""
+
+
+@dataclass(frozen=True)
+class _End:
+    """A system, and the widgets with its address and its options."""
+
+    system: str
+    address: str
+    options: str
 
 
 class Pipeline:
-    """The parameters ``name``, ``workdir``, ``target``, ``options``, ``checks`` and ``trigger``, and what follows from them."""
+    """What the parameters of a pipeline say, and what follows from them."""
 
-    def __init__(self, dbutils: Any, address: str, demonstration: str) -> None:
-        self._dbutils, self._address, self._demonstration = dbutils, address, demonstration
+    def __init__(self, dbutils: Any, ends: Mapping[str, _End]) -> None:
+        self._dbutils, self._ends = dbutils, ends
         self.name = self._parameter("name")
         if not _NAME.fullmatch(self.name):
             raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
         self.folder = workdir(f"{workdir(self._parameter('workdir'))}/{self.name}")
-        self.target = self._parameter("target")
 
     def path(self, part: str) -> str:
         """The place of a part of the pipeline's state, such as ``checkpoint``: below ``workdir``, in the folder ``name``."""
         return f"{self.folder}/{part}"
 
     @cached_property
-    def address(self) -> str:
-        """The address of the system: the parameter, or that of the demonstration, which gets some new rows."""
-        return self._parameter(self._address) or self._demonstrated()
+    def source(self) -> End:
+        """The end that is read. A demonstration gets some new orders."""
+        end, name = self._ends["source"], self._parameter("source")
+        if end.system == _DELTA and name:
+            return End("", name)
+        if address := self._parameter(end.address) if end.address and end.system != _DELTA else "":
+            return End(address, name)
+        parameter = "source" if end.system == _DELTA else end.address
+        demonstration = self._demonstration("source", parameter)
+        name = "orders" if parameter == "source" else name or "orders"
+        demonstration.feed(name)
+        print(f"{parameter} is empty, so this is a demonstration. It has got some new orders.")
+        if end.system == _DELTA:
+            return End("", f"{demonstration.folder}/{name}")
+        return End(demonstration.address, name, demonstration.options)
 
-    def source(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of the source, with records that cannot be read set aside, and the parameter ``options`` over them.
+    @cached_property
+    def target(self) -> End:
+        """The end that is written."""
+        end, name = self._ends["target"], self._parameter("target")
+        if end.system in _PLACES:
+            return End("", workdir(name) if end.system == "files" else name)
+        if address := self._parameter(end.address):
+            return End(address, name)
+        demonstration = self._demonstration("target", end.address)
+        demonstration.create(name)
+        print(f"{end.address} is empty, so the target is a demonstration.")
+        return End(demonstration.target_address or demonstration.address, name, demonstration.options)
 
-        With ``errors`` of another kind there is no place for them.
+    def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """``options`` of the source, and the parameter ``options`` over them.
+
+        Records that cannot be decoded are set aside, unless ``errors`` says otherwise.
         """
-        try:
-            more = json.loads(self._parameter("options") or "{}")
-        except ValueError as wrong:
-            raise _wrong("options", f"is no JSON: {wrong}.") from None
-        if not isinstance(more, dict):
-            raise _wrong("options", 'must be a JSON object such as {"maxOffsetsPerTrigger": "10000"}.')
-        values = {"errors": "deadLetter", **options, **more}
-        if str(values["errors"]).lower() != "deadletter":
+        values = {**self.source.options, **options, **self._options("source")}
+        if "value.format" not in values:
             return values
-        return {"deadLetterPath": self.path("letters"), **values}
+        return {**_letters(values.get("errors"), self.path("letters")), **values}
+
+    def load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
+        """The rows of the source, a Delta table, by ``reader``."""
+        return _loaded(reader, _table(self.source.name, "source"))
+
+    def write(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """``options`` of the target, and the parameter over them. Rows that the target refuses are set aside.
+
+        The sink is called as the pipeline, so that its ledger does not depend on the address.
+        """
+        values = {"sinkId": self.name, **self.target.options, **options, **self._options("target")}
+        _, sink = _connectors(self._ends["target"].system)
+        if sink is None or not sink.known_options().knows("errors"):
+            return values
+        return {**_letters(values.get("errors"), self.path("refused")), **values}
+
+    def look(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """``options`` of a reader of the target, and those of the parameter that its source has, too."""
+        source, _ = _connectors(self._ends["target"].system)
+        known = source.known_options() if source else None
+        more = {name: value for name, value in self._options("target").items() if known and known.knows(name)}
+        return {**self.target.options, **more, **options}
 
     @cached_property
     def checks(self) -> Checks:
-        """The rules of the target, by the parameter ``checks``: JSON, or a file beside the notebook."""
+        """The rules of the rows, by the parameter ``checks``: JSON, or a file beside the notebook."""
         from ..quality import rules
 
         return rules(self._parameter("checks"))
@@ -81,65 +158,170 @@ class Pipeline:
         trigger = self._parameter("trigger")
         if trigger == "availableNow":
             return {"availableNow": True}
-        try:
-            seconds = 0.0 if trigger == "continuous" else Duration(None).parse(trigger)
-        except ValueError:
-            text = f'must be availableNow, continuous or an interval such as "10 seconds"; got "{trigger}".'
-            raise _wrong("trigger", text) from None
+        if trigger == "continuous":
+            return {"processingTime": "0 seconds"}
+        seconds = self._seconds("trigger", trigger, "availableNow, continuous or an interval")
         return {"processingTime": f"{round(seconds * 1000)} milliseconds"}
 
     @property
     def table(self) -> dict[str, str]:
         """The target as options of ``connectors.delta``. Locally a table is a folder: Delta has no catalog there."""
-        if _TABLE.fullmatch(self.target):
-            if in_workspace():
-                return {"table": self.target}
-            return {"path": workdir(f"{VOLUMES}{self.target.replace('.', '/')}")}
-        if "/" in self.target:
-            return {"path": workdir(self.target)}
-        raise _wrong("target", f'must be a table, as catalog.schema.table, or a folder; got "{self.target}".')
+        return _table(self._parameter("target"), "target")
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """The rows of the target."""
-        table = self.table
-        return spark.read.table(table["table"]) if "table" in table else spark.read.format("delta").load(table["path"])
+        """The rows of the target, a Delta table."""
+        return _loaded(spark.read.format("delta"), self.table)
 
-    def reconciliation(self, spark: SparkSession) -> DataFrame:
+    def stored(self, spark: SparkSession, part: str) -> DataFrame:
+        """The rows of a part of the state that is a Delta table: ``counts``, ``keys``, ``quarantine``."""
+        return spark.read.format("delta").load(self.path(part))
+
+    def replace(self, rows: DataFrame, part: str = "") -> None:
+        """Puts ``rows`` in the place of those of the target, or of a ``part`` of the state, in one commit."""
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        table = {"path": self.path(part)} if part else self.table
+        if "table" in table:
+            writer.saveAsTable(table["table"])
+        else:
+            writer.save(table["path"])
+
+    def reconciliation(self, spark: SparkSession, rows: DataFrame | None = None) -> DataFrame:
         """One row: how many records were read, and where they are.
 
-        ``read`` is what the batches have recorded and the dead letters; ``delivered`` and ``quarantined`` are counted in the
-        tables. The target and the quarantine are of this pipeline alone.
+        ``read`` is what the batches have recorded and the dead letters of the source. ``delivered`` is counted in the target,
+        if that is a Delta table; else it is what the batches have handed over, without what the target has refused, and
+        without the keys that are not among the ``rows`` of the target, where these can be read. The target and the state are
+        of this pipeline alone.
         """
-        recorded = spark.read.format("delta").load(self.path("counts")).agg({"rows": "sum"}).collect()
-        letters = self._letters(spark)
-        quarantined = spark.read.format("delta").load(self.path("quarantine")).count()
-        row = ((recorded[0][0] or 0) + letters, self.rows(spark).count(), letters, quarantined)
+        letters, refused = self._letters(spark, "letters"), self._letters(spark, "refused")
+        read, good = self._recorded(spark)
+        if self._ends["target"].system == _DELTA:
+            delivered = self.rows(spark).count()
+        else:
+            lost = self.lost(spark, rows).count() if rows is not None else 0
+            delivered = good - max(lost, refused)
+        quarantined = self.stored(spark, "quarantine").count()
+        row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
-    def _letters(self, spark: SparkSession) -> int:
+    def merged(self, spark: SparkSession) -> DataFrame:
+        """The rows that each batch of changes has inserted, updated and deleted in the target, by its version."""
+        from pyspark.sql import functions as f
+
+        table = self.table
+        name = table["table"] if "table" in table else f"delta.`{table['path']}`"
+        counts = [f.col(f"operationMetrics.numTargetRows{kind}").cast("long").alias(kind.lower()) for kind in _MERGED]
+        history = spark.sql(f"DESCRIBE HISTORY {name}").where("operation = 'MERGE'")
+        return history.select("version", *counts).orderBy(f.desc("version"))
+
+    def lost(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
+        """The keys of rows that were handed over and are not among ``rows``, those of the target.
+
+        The parameter ``lookback`` says how far back: the target may keep rows for a time only. Empty: all.
+        """
+        from pyspark.sql import functions as f
+
+        from ..quality.suite import DELIVERED_AT
+
+        keys = self.stored(spark, "keys")
+        if lookback := self._parameter("lookback"):
+            seconds = self._seconds("lookback", lookback, "empty or a duration")
+            keys = keys.where(f.unix_micros(DELIVERED_AT) >= f.unix_micros(f.current_timestamp()) - round(seconds * 1e6))
+        keys = keys.drop(DELIVERED_AT).distinct()
+        return keys.join(rows, keys.columns, "left_anti")
+
+    def _recorded(self, spark: SparkSession) -> tuple[int, int]:
+        """The rows of all batches, and those of them that were good."""
+        recorded = self.stored(spark, "counts").selectExpr("sum(rows)", "sum(good)").first()
+        return (recorded[0] or 0, recorded[1] or 0) if recorded else (0, 0)
+
+    def _letters(self, spark: SparkSession, part: str) -> int:
         from pyspark.errors import AnalysisException
 
         try:
-            return spark.read.parquet(self.path("letters")).count()
+            return spark.read.parquet(self.path(part)).count()
         except AnalysisException as none:  # the first letter makes the folder
             if none.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
                 raise
             return 0
 
-    def _demonstrated(self) -> str:
-        from ..testing.servers import Unavailable
-
+    def _demonstration(self, side: str, parameter: str) -> Demo:
+        """The demonstration of an end. Where its system has forgotten what came before, so does the pipeline."""
+        system = self._ends[side].system
         try:
-            demonstration = demo(self._demonstration, self.path("demonstration"), self._parameter("source") or "orders")
-            demonstration.feed(ROWS)
-        except (ImportError, Unavailable) as missing:
+            demonstration = demo(system, self.path("demonstration"))
+        except Exception as missing:
+            if not isinstance(missing, ImportError) and type(missing).__name__ != "Unavailable":
+                raise
             text = f"missing; give the address of your system. Its demonstration cannot be had here: {missing}"
-            raise _wrong(self._address, text) from missing
-        print(f"{self._address} is empty, so this is a demonstration. It has got {ROWS} new records.")
-        return demonstration.address
+            raise _wrong(parameter, text) from missing
+        if side in demonstration.forgets and not demonstration.is_used:
+            self._begin_anew()
+        demonstration.is_used = True
+        return demonstration
+
+    def _begin_anew(self) -> None:
+        """Removes the state of a demonstration, and its table, which is a folder on this machine."""
+        if self._ends["target"].system == _DELTA:
+            target = self._parameter("target")
+            if in_workspace() or not _TABLE.fullmatch(target):
+                text = "must be a table on this machine, as catalog.schema.table: this demonstration begins anew each time"
+                raise _wrong("target", f'{text}; got "{target}". Give the address of your system, or another target.')
+            shutil.rmtree(self.table["path"])
+        for part in Path(self.folder).iterdir():
+            if part.name != "demonstration":
+                shutil.rmtree(part)
+        print("The server of this demonstration forgets everything at its end, so the pipeline begins anew.")
+
+    @staticmethod
+    def _seconds(parameter: str, text: str, kinds: str) -> float:
+        try:
+            return float(Duration(None).parse(text))
+        except ValueError:
+            raise _wrong(parameter, f'must be {kinds} such as "10 seconds"; got "{text}".') from None
+
+    def _options(self, side: str) -> dict[str, Any]:
+        end = self._ends[side]
+        if end.system == _DELTA:
+            return {}
+        text = self._parameter(end.options) or "{}"
+        try:
+            more = json.loads(text)
+        except ValueError as wrong:
+            raise _wrong(end.options, f"is no JSON: {wrong}.") from None
+        if not isinstance(more, dict):
+            raise _wrong(end.options, 'must be a JSON object such as {"retry.maxRetries": "10"}.')
+        return more
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()
+
+
+def _connectors(system: str) -> tuple[type[Source] | None, type[Sink] | None]:
+    from ..systems import all_systems
+
+    return all_systems()[system]
+
+
+def _letters(errors: Any, folder: str) -> dict[str, str]:
+    """The options that set bad records aside in ``folder``, unless ``errors`` says otherwise."""
+    if errors is not None and str(errors).lower() != "deadletter":
+        return {}
+    return {"errors": "deadLetter", "deadLetterPath": folder}
+
+
+def _table(name: str, parameter: str) -> dict[str, str]:
+    if _TABLE.fullmatch(name):
+        if in_workspace():
+            return {"table": name}
+        return {"path": workdir(f"{VOLUMES}{name.replace('.', '/')}")}
+    if "/" in name:
+        return {"path": workdir(name)}
+    raise _wrong(parameter, f'must be a table, as catalog.schema.table, or a folder; got "{name}".')
+
+
+def _loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]) -> DataFrame:
+    return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:

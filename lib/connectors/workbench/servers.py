@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         QueueService,
     )
 
+    from ..testing.demos import Demo
+
 
 @dataclass(frozen=True)
 class ServerAddress:
@@ -163,3 +165,14 @@ def document_service(state: str = "") -> DocumentService:
     from connectors.testing.servers import DocumentService, shared_server
 
     return shared_server(DocumentService, state=state)
+
+
+def demo(system: str, folder: str = "") -> Demo:
+    """A system with sample orders, such as ``kafka``: its ``address``, its ``options``, and ``feed``, which adds orders.
+
+    It runs as long as this process; what it can keep stays in ``folder``. Raises :class:`Misconfigured` for an unknown
+    ``system``, and ``Unavailable``, or ``ImportError``, where this machine cannot have it.
+    """
+    from ..testing import demos
+
+    return demos.demo(system, folder)
