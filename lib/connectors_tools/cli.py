@@ -255,20 +255,27 @@ def options(system: str | None, markdown: bool) -> None:
 @click.option("--kind", type=click.Choice(["source", "sink", "async"]), help="A connector: what it is.")
 @click.option("--for", "example", default="table", metavar="EXAMPLE",
               help="What it stands on at first: table; or queue or api, for a source; or storage, for a sink.")  # fmt: skip
-def new(name: str, pipeline: str | None, kind: str | None, example: str) -> None:
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path),
+              help="The folder of a bundle of your own that gets the pipeline; it is made where there is none.")  # fmt: skip
+def new(name: str, pipeline: str | None, kind: str | None, example: str, into: Path | None) -> None:
     """Writes the pipeline NAME, or the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the
     tables."""
     from .pipelines import write_pipeline
     from .scaffold import write_connector
 
-    root = Path.cwd()
+    root = into or Path.cwd()
     if (kind is None) == (pipeline is None):
         raise click.UsageError("give --pipeline FROM_to_TO for a pipeline, or --kind for a connector.")
-    files = write_pipeline(root, name, pipeline) if pipeline else write_connector(root, name, str(kind), example)
+    if kind and into:
+        raise click.UsageError("--into is for pipelines; a connector is written into this repository.")
+    if pipeline:
+        files = write_pipeline(root, name, pipeline, is_foreign=into is not None)
+    else:
+        files = write_connector(root, name, str(kind), example)
     for file in files:
         click.echo(f"written: {file.relative_to(root)}")
     click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py" if kind else "")
-    click.echo(f"Run its job:      python -m connectors run {name}")
+    click.echo(f"Run its job:      {f'cd {into} && ' if into else ''}python -m connectors run {name}")
 
 
 @main.command()

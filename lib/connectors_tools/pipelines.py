@@ -26,6 +26,7 @@ _SKELETONS: Final = Path(__file__).with_name("skeletons")
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
+_GATE: Final = "notebooks/pipelines/quality.ipynb"
 _LONGEST: Final = 100
 """Letters of a line."""
 _METADATA: Final = {
@@ -65,19 +66,29 @@ def ends_of(kind: str) -> PipelineEnds | None:
     return PipelineEnds(SOURCES[source], TARGETS[target])
 
 
-def write_pipeline(root: Path, name: str, kind: str) -> list[Path]:
+def write_pipeline(root: Path, name: str, kind: str, *, is_foreign: bool = False) -> list[Path]:
     """Writes the pipeline ``name`` of a ``kind`` such as ``kafka_to_delta`` into the bundle at ``root``, and returns its files.
 
-    Raises :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no job can
-    have, for an unknown kind, and outside of the repository.
+    A folder that ``is_foreign``, not this repository, gets the gate too, and a bundle, where it has none. Raises
+    :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no job can have, and
+    for an unknown kind.
     """
-    if ends_of(kind) is None:
+    ends = ends_of(kind)
+    if ends is None:
         text = f'must be FROM_to_TO, from {", ".join(SOURCES)}, to {", ".join(TARGETS)}; got "{kind}".'
         raise Misconfigured("connectors new", [Problem("--pipeline", text)])
     files = {root / path: text for path, text in files_of(kind, name).items()}
-    if problems := list(_problems(root, name, files)):
+    shared = {}
+    if is_foreign:
+        bundle = Template((_SKELETONS / "bundle.yml").read_text()).substitute(name=re.sub(r"\W", "_", root.resolve().name))
+        shared = {root / "databricks.yml": bundle}
+        if ends.target.format == "delta":
+            shared[root / _GATE] = gate()
+    if problems := list(_problems(root, name, files, is_foreign=is_foreign)):
         raise Misconfigured("connectors new", problems)
+    files |= {path: text for path, text in shared.items() if not path.exists()}
     for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return list(files)
 
@@ -331,9 +342,9 @@ class _Pipeline:
         return name if name == "delta" else f"connectors.{name}"
 
 
-def _problems(root: Path, name: str, files: Mapping[Path, str]) -> Iterator[Problem]:
-    if not (root / "notebooks" / "pipelines" / "quality.ipynb").is_file():
-        yield Problem("folder", f"must be the root of this repository; {root} has no notebooks/pipelines.")
+def _problems(root: Path, name: str, files: Mapping[Path, str], *, is_foreign: bool) -> Iterator[Problem]:
+    if not (is_foreign or (root / _GATE).is_file()):
+        yield Problem("folder", f"must be the root of this repository; {root} has no notebooks/pipelines. Another one: --into.")
     elif not re.fullmatch(r"[a-z][a-z0-9_]*", name) or yaml.safe_load(name) != name:
         text = 'must be a name such as "orders": small letters, digits and underscores, and no word of YAML; got "{}".'
         yield Problem("NAME", text.format(name))

@@ -14,6 +14,7 @@ import nbformat
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from connectors.ground.errors import Misconfigured
@@ -21,6 +22,7 @@ from connectors.testing.demos import Changes, demo
 from connectors.testing.servers import KafkaServer
 from connectors.workbench.settings import library
 from connectors_tools.bundle import Reporter, load, run_job
+from connectors_tools.cli import main
 from connectors_tools.pipeline_ends import SOURCES
 from connectors_tools.pipeline_ends import TARGETS as SINKS
 from connectors_tools.pipelines import PIPELINES, ends_of, files_of, gate, write_pipeline
@@ -112,6 +114,26 @@ def test_a_new_pipeline_is_written_once(tmp_path: Path) -> None:
     for name in ("My Visits", "on"):
         with pytest.raises(Misconfigured, match=r'must be a name such as "orders"'):
             write_pipeline(tmp_path, name, "kafka_to_delta")
+
+
+@pytest.mark.spark
+def test_a_pipeline_in_a_bundle_of_ones_own_runs_as_it_is_written(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = tmp_path / "my-shop"
+    monkeypatch.setenv("CONNECTORS_VOLUMES", str(tmp_path / "volumes"))
+    written = CliRunner().invoke(main, ["new", "visits", "--pipeline", "lines-to-delta", "--into", str(bundle)])
+    assert written.exit_code == 0, written.output
+    assert "written: databricks.yml" in written.output
+    assert f"cd {bundle} && python -m connectors run visits" in written.output
+    output = io.StringIO()
+    run_job(load(bundle), "visits", {}, Reporter(output), bundle / "runs", ())
+    assert output.getvalue().splitlines()[-1].split()[1] == "SUCCESS", output.getvalue()
+    before = (bundle / "databricks.yml").read_text()
+    again = CliRunner().invoke(main, ["new", "clicks", "--pipeline", "files-to-jdbc", "--into", str(bundle)])
+    assert "databricks.yml" not in again.output
+    assert (bundle / "databricks.yml").read_text() == before
+    assert CliRunner().invoke(main, ["new", "x", "--kind", "sink", "--into", str(bundle)]).exit_code == 2
 
 
 @pytest.mark.spark

@@ -161,6 +161,11 @@ def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], findings: Fin
             elif name not in notebook.widgets() and not notebook.takes_any():
                 known = did_you_mean(name, notebook.widgets())
                 findings.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
+        given = {*job.parameters, *(task.spec.get("base_parameters") or {})}
+        for name, place in notebook.volumes().items():
+            if name not in given:
+                text = f'"{name}" falls back to {place}, whatever the target; give the job a parameter of that name.'
+                findings.problem(f"{job.key}.{task.key}", text)
     used = _used(job, notebooks)
     for name in job.parameters if used is not None else ():
         if name not in (used or ()):

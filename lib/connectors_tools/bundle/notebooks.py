@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,12 @@ class Notebook:
     def widgets(self) -> set[str]:
         """The names of the widgets that its code declares by a literal name."""
         return {name for tree in self._trees() for name in _declared(tree)}
+
+    def volumes(self) -> dict[str, str]:
+        """The widgets whose default is a place in a volume, with it."""
+        calls = (call for tree in self._trees() for call in ast.walk(tree) if isinstance(call, ast.Call))
+        declared = ((_literal(call), _constant(call.args[1:2])) for call in calls if _widget_method(call) in _DECLARING)
+        return {name: default for name, default in declared if name and default and default.startswith("/Volumes/")}
 
     def takes_any(self) -> bool:
         """True when its code looks at all parameters, or at one whose name is computed: then no list is complete."""
@@ -134,7 +140,11 @@ def _widget_method(call: ast.Call) -> str | None:
 
 def _literal(call: ast.Call) -> str | None:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
-    first = next(iter([*call.args, *named]), None)
+    return _constant([*call.args, *named])
+
+
+def _constant(arguments: Sequence[ast.expr]) -> str | None:
+    first = next(iter(arguments), None)
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
 
 

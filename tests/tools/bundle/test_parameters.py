@@ -121,6 +121,14 @@ def test_a_base_parameter_without_a_widget_is_noted(bench: Workbench) -> None:
     assert 'parameter "row" has no widget in a.ipynb; did you mean "rows"?' in bench.notes()
 
 
+def test_a_widget_that_falls_back_to_a_volume_needs_a_parameter(bench: Workbench) -> None:
+    widget = 'dbutils.widgets.text("workdir", "/Volumes/main/sales/data", "Folder")'
+    bench.job("job", bench.task("a", widget))
+    assert 'a: "workdir" falls back to /Volumes/main/sales/data, whatever the target' in bench.problems()
+    bench.job("job", bench.task("a", widget, base_parameters={"workdir": "/tmp/x"}))
+    assert bench.problems() == ""
+
+
 def test_a_job_parameter_that_nothing_uses_is_noted(bench: Workbench) -> None:
     bench.job("job", bench.task("a", WIDGET), parameters=[{"name": "lonely", "default": "1"}])
     assert 'no task uses the parameter "lonely"' in bench.notes()
