@@ -8,6 +8,8 @@ from typing import Final
 
 ORDER: Final = "id long, city string, cents long, at timestamp"
 """The records of every demonstration."""
+ENRICH: Final = "enrich"
+"""The pipeline from Delta into Delta, through a service."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ _FIELDS: Final = f'''order = "{ORDER}"
 text = "try_cast(cast(fields['{{0}}'] AS string) AS {{1}}) AS {{0}}"
 columns = [text.format(*column.split()) for column in order.split(", ")]
 return records.selectExpr("id AS entry", *columns)'''
+_CALLS: Final = '''lookup = async_io.HttpLookup(pipeline.service.address)  # many calls at a time, in no order
+return records.transform(async_io.unordered_wait, lookup, schema="name string", capacity=50)'''
 _DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
 _DEBEZIUM_CONFIG: Final = '''host, _, port = pipeline.source.address.partition(":")
 debezium = {
@@ -137,6 +141,9 @@ def _name(meaning: str, default: str = "orders") -> Parameter:
 
 def _target(meaning: str, default: str = "orders", of_job: str = "") -> Parameter:
     return Parameter("target", default, meaning, of_job)
+
+
+_TABLE: Final = Parameter("source", "", "catalog.schema.table or a folder; empty: a demonstration")
 
 
 def _look(format: str, options: Mapping[str, str], then: str = "") -> str:
@@ -337,13 +344,23 @@ return records.select(value).select("value.*")''',
         rows=_DEBEZIUM_CONFIG,
         query="changes",
     ),
+    ENRICH: SourceEnd(
+        title="Delta, through a service,",
+        records="The rows that are new in a table, each with the answer of a service,",
+        record="row",
+        format="delta",
+        address="url",
+        parameters=(_TABLE, Parameter("url", "", "URL with {columns}; empty: a demonstration")),
+        options={"maxBytesPerTrigger": '"256MB"'},
+        rows=_CALLS,
+    ),
     "delta": SourceEnd(
         title="Delta",
         records="The rows that are new in a table",
         record="row",
         format="delta",
         address="",
-        parameters=(Parameter("source", "", "catalog.schema.table or a folder; empty: a demonstration"),),
+        parameters=(_TABLE,),
         options={"maxBytesPerTrigger": '"256MB"'},
         rows="return records",
     ),

@@ -20,7 +20,7 @@ import yaml
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.workbench import BOOTSTRAP
 
-from .pipeline_ends import ONCE, SOURCES, TARGETS, Parameter, SourceEnd, TargetEnd
+from .pipeline_ends import ENRICH, ONCE, SOURCES, TARGETS, Parameter, SourceEnd, TargetEnd
 
 _SKELETONS: Final = Path(__file__).with_name("skeletons")
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
@@ -45,6 +45,7 @@ PIPELINES: Final = (
     *(f"{source}_to_delta" for source in _INTO),
     *(f"delta_to_{target}" for target in _OUT),
     "kafka_to_kafka",
+    ENRICH,
 )
 """The pipelines of the repository: the names of their notebooks and jobs. Any source goes with any target."""
 
@@ -58,7 +59,9 @@ class PipelineEnds(NamedTuple):
 
 def ends_of(kind: str) -> PipelineEnds | None:
     """The ends of a ``kind`` such as ``kafka_to_delta``; ``None`` for an unknown one."""
-    source, _, target = kind.replace("-", "_").partition("_to_")
+    source, _, target = ("enrich_to_delta" if kind == ENRICH else kind.replace("-", "_")).partition("_to_")
+    if (source == "enrich") != (kind == ENRICH):
+        return None
     if source not in SOURCES or target not in TARGETS or source == target == "delta":
         return None
     if SOURCES[source].query != "stream" and target != "delta":
@@ -75,7 +78,8 @@ def write_pipeline(root: Path, name: str, kind: str, *, is_foreign: bool = False
     """
     ends = ends_of(kind)
     if ends is None:
-        text = f'must be FROM_to_TO, from {", ".join(SOURCES)}, to {", ".join(TARGETS)}; got "{kind}".'
+        sources = ", ".join(name for name in SOURCES if name != ENRICH)
+        text = f'must be {ENRICH}, or FROM_to_TO, from {sources}, to {", ".join(TARGETS)}; got "{kind}".'
         raise Misconfigured("connectors new", [Problem("--pipeline", text)])
     files = {root / path: text for path, text in files_of(kind, name).items()}
     shared = {}
@@ -98,7 +102,7 @@ def files_of(kind: str, name: str) -> dict[str, str]:
     kind = kind.replace("-", "_")
     ends = ends_of(kind)
     assert ends is not None, kind
-    source, target = kind.split("_to_")
+    source, target = (ENRICH, "delta") if kind == ENRICH else kind.split("_to_")
     pipeline = _Pipeline(name, source, target, *ends)
     rules = ",\n".join(f"  {json.dumps(rule)}" for rule in (*_RULES, {"unique": pipeline.key}))
     files = {
@@ -132,6 +136,11 @@ class _Pipeline:
         return self.target_name == "delta"
 
     @property
+    def reads_table(self) -> bool:
+        """True if the source is a Delta table."""
+        return self.source.format == "delta"
+
+    @property
     def is_merged(self) -> bool:
         """True if the target is kept equal to the table of a database."""
         return self.source.query == "changes"
@@ -153,9 +162,10 @@ class _Pipeline:
     @property
     def parameters(self) -> list[Parameter]:
         """All of the job."""
-        is_through = not self.is_into_delta and self.source_name != "delta"
-        end, own = "target" if self.source_name == "delta" else "source", {p.name for p in self.source.parameters}
+        is_through = not self.is_into_delta and not self.reads_table
+        end, own = "target" if self.reads_table else "source", {p.name for p in self.source.parameters}
         optional = {
+            Parameter("options", "{}", f"More options of the {end}, as a JSON object"): self.source_name != ENRICH,
             Parameter("target_options", "{}", "More options of the target, as a JSON object"): is_through,
             Parameter("lookback", self.target.lookback, "The gate looks for rows since; empty: all"): bool(self.target.look),
             Parameter("trigger", "availableNow", "availableNow, continuous or 10 seconds"): self.source.query != "copy",
@@ -164,7 +174,6 @@ class _Pipeline:
             *self.shared,
             *self.source.parameters,
             *(parameter for parameter in self.target_parameters if parameter.name not in own),
-            Parameter("options", "{}", f"More options of the {end}, as a JSON object"),
             *(parameter for parameter, is_needed in optional.items() if is_needed),
         ]
 
@@ -198,12 +207,14 @@ class _Pipeline:
     def _call(self) -> str:
         """The code that takes the parameters."""
         given: dict[str, str] = {}
-        if self.source_name != "delta":
+        if not self.reads_table:
             given |= {"source": self.source_name, "address": self.source.address}
+        if self.source_name == ENRICH:
+            given["service"] = self.source.address
         if not self.is_into_delta:
             given["target"] = self.target_name
             address = self.target.address
-            if self.source_name == "delta":
+            if self.reads_table:
                 given["address"] = address
             elif not self.is_shared:
                 taken = {parameter.name for parameter in self.source.parameters}
@@ -217,7 +228,7 @@ class _Pipeline:
         options = "reader.options(**pipeline.read(source))"
         ends = {
             "source_format": self._format(self.source.format),
-            "load": f"pipeline.load({options})" if self.source_name == "delta" else f"{options}.load()",
+            "load": f"pipeline.load({options})" if self.reads_table else f"{options}.load()",
             "target_format": self.target.format,
             "target_options": "pipeline.table" if self.is_into_delta else "pipeline.write(target)",
             "shown": "\ndisplay(pipeline.rows(spark), rows=5)" if self.is_into_delta else "",
@@ -257,7 +268,8 @@ class _Pipeline:
             return f"each change is in the table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
             return f"the table has the {self.source.plural} as one run has read them; one that is killed changes nothing"
-        return f"each {self.source.record} {self.target.promise}"
+        promise = f"each {self.source.record} {self.target.promise}"
+        return f"{promise}; the service may be asked again" if self.source_name == ENRICH else promise
 
     @property
     def _judgement(self) -> str:
@@ -276,7 +288,7 @@ class _Pipeline:
             words.append("What cannot be decoded is set aside as a dead letter.")
         if not self.is_into_delta:
             words.append(self.target.refusal)
-        if self.source_name == "delta":
+        if self.reads_table:
             words.append("Updates and deletions in the table end the query, unless `source` has `skipChangeCommits`.")
         return " ".join([*words, "`counts` gets a row for each batch."])
 
@@ -300,6 +312,7 @@ class _Pipeline:
         if self.target.added:
             body = f'{body}.selectExpr("*", {self.target.added})'
         imports = "import json\n\n" if "json." in options else ""
+        imports += "from connectors import async_io\n\n" if "async_io." in body else ""
         imports += "from pyspark.sql import functions as f\n\n" if "f.from_json" in body else ""
         lines = "\n".join(f"    {line}" for line in body.splitlines())
         return f"{imports}{options}\n\n\ndef rows(records):\n{lines}\n\n\npipeline.checks"

@@ -6,11 +6,12 @@ import datetime
 import io
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -18,8 +19,8 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from connectors.ground.errors import Misconfigured
-from connectors.testing.demos import Changes, demo
-from connectors.testing.servers import KafkaServer
+from connectors.testing.demos import Changes, Demo, Order, demo
+from connectors.testing.servers import KafkaServer, MotoServer, RedisServer
 from connectors.workbench.settings import library
 from connectors_tools.bundle import Reporter, load, run_job
 from connectors_tools.cli import main
@@ -29,7 +30,7 @@ from connectors_tools.pipelines import PIPELINES, ends_of, files_of, gate, write
 from tests.delta_log import delta
 from tests.servers import required
 
-from .pipeline_targets import QUICK, TARGETS, OwnTarget
+from .pipeline_targets import QUICK, TARGETS, OwnRedis, OwnTarget
 from .quickstart import run
 
 ROOT = library().parent
@@ -109,7 +110,7 @@ def test_a_new_pipeline_is_written_once(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"visits is taken"):
         write_pipeline(tmp_path, "visits", "lines_to_delta")
     for kind in ("kafka", "kafka_to_nowhere", "delta_to_delta"):
-        with pytest.raises(Misconfigured, match=rf'--pipeline +must be FROM_to_TO, from kafka, .*; got "{kind}"'):
+        with pytest.raises(Misconfigured, match=rf'--pipeline +must be enrich, or FROM_to_TO, from .*; got "{kind}"'):
             write_pipeline(tmp_path, "clicks", kind)
     for name in ("My Visits", "on"):
         with pytest.raises(Misconfigured, match=r'must be a name such as "orders"'):
@@ -180,7 +181,7 @@ def test_records_of_a_topic_of_ones_own_are_in_the_table_once(spark: Any, tmp_pa
     job.check(range(200))
 
 
-ONCE_MORE = {"http", "cassandra", "dynamodb", "jdbc", "files", "elasticsearch", "delta"}
+ONCE_MORE = {"enrich", "http", "cassandra", "dynamodb", "jdbc", "files", "elasticsearch", "delta"}
 """Sources that have no bytes which could be cut off."""
 
 
@@ -232,7 +233,7 @@ SOURCES_AT_ONCE = ("jdbc", "http", "files")
     [
         pytest.param(name, marks=() if name in SOURCES_AT_ONCE else (pytest.mark.soak, pytest.mark.server))
         for name in SOURCES
-        if name != "delta"
+        if name not in ("delta", "enrich")
     ],
 )
 def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path: Path, source: str) -> None:
@@ -295,7 +296,7 @@ def test_rows_are_in_a_target_of_ones_own_once_and_its_gate_sees_each_harm(
 @pytest.mark.parametrize("target", SINKS)
 def test_any_source_goes_with_any_target(source: str, target: str) -> None:
     if ends_of(f"{source}_to_{target}") is None:
-        assert target == source == "delta" or SOURCES[source].query != "stream"
+        assert target == source == "delta" or SOURCES[source].query != "stream" or source == "enrich"
         return
     files = files_of(f"{source}-to-{target}", "visits")
     (settings,) = yaml.safe_load(files["jobs/visits.yml"])["resources"]["jobs"].values()
@@ -310,14 +311,78 @@ def test_any_source_goes_with_any_target(source: str, target: str) -> None:
             assert name in widgets or (name == "source" and "quality" in path)  # of which the gate has no need
 
 
-@pytest.mark.soak
-def test_a_pipeline_that_is_killed_goes_on_and_its_gate_finds_every_record(tmp_path: Path) -> None:
-    log = tmp_path / "in.jsonl"
-    log.write_text("".join(f"{order}\n" for order in orders(range(400))))
-    job = Job("lines_to_delta", tmp_path, source=str(log), options='{"maxBytesPerTrigger": "4kB"}')
-    for commits in (1, 3):
-        code, output = run(job.name, job.parameters, lambda: commits < len(list(job.target.glob("_delta_log/*.json"))))  # noqa: B023
+class OwnBucket(Demo):
+    """Parquet files in a bucket."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = "s3://own-orders/*.parquet"
+        self.options = {"storageOptions": json.dumps(required(MotoServer).bucket("own-orders"))}
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        times = [datetime.datetime.fromisoformat(order["at"]) for order in orders]
+        rows = pa.Table.from_pylist([dict(order) for order in orders]).set_column(3, "at", pa.array(times))
+        content = io.BytesIO()
+        pq.write_table(rows, content)
+        client = required(MotoServer).client("s3")
+        client.put_object(Bucket="own-orders", Key=f"{orders[0]['id']}.parquet", Body=content.getvalue())
+
+
+KILLED = {
+    "redis_to_delta": {"maxRowsPerTrigger": "60", "minIdle": "2s", "maxEpochTime": "1s"},  # a queue
+    "lines_to_delta": {"maxBytesPerTrigger": "4kB"},  # a log
+    "http_to_delta": {"maxRowsPerTrigger": "60"},  # an API
+    "delta_to_redis": {},  # by requests
+    "files_to_delta": {"maxFilesPerTrigger": "1"},  # on S3
+}
+
+
+@pytest.mark.long
+@pytest.mark.server
+@pytest.mark.parametrize("name", KILLED)
+def test_a_pipeline_that_is_killed_between_its_sinks_goes_on_and_has_every_order_once(
+    spark: Any, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = name.split("_to_")
+    own = OwnBucket(tmp_path / "own") if source == "files" else demo(source, str(tmp_path / "own"))
+    own.folder.mkdir(exist_ok=True)
+    orders: list[Order] = []
+    put = own.put
+
+    def put_and_remember(name: str, more: Sequence[Order]) -> None:
+        orders.extend(more)
+        put(name, more)
+
+    monkeypatch.setattr(own, "put", put_and_remember)
+    for _ in range(4):
+        own.feed("sales", 100)
+    job = Job(name, tmp_path, source="sales", options=json.dumps({**KILLED[name], **own.options}))
+    if target == "redis":
+        job.parameters |= {"source": f"{own.folder}/sales", "url": required(RedisServer).url, "target": "killed"}
+    else:
+        job.parameters[SOURCES[source].address] = own.address
+    state = job.folder / "state" / name
+
+    def commits(part: str) -> int:
+        return len(list((state / part / "_delta_log").glob("*.json")))
+
+    batches = 2 if target == "delta" else 1
+    for is_time in (lambda: commits("quarantine") > commits("counts"), lambda: commits("counts") >= batches):
+        code, output = run(name, job.parameters, is_time)
         assert code, output
-    code, output = run(job.name, job.parameters)
+    code, output = run(name, job.parameters)
     assert code == 0, output
-    job.check(range(400))
+    cut_off = {order["id"] for order in orders if order["id"] % 100 == 13 and source in ("redis", "lines")}
+    expected = sorted((o["id"], o["city"], o["cents"]) for o in orders if o["id"] not in cut_off and o["cents"] >= 0)
+    if target == "redis":
+        client = OwnRedis(tmp_path).client
+        hashes = [client.hgetall(key) for key in client.scan_iter("killed:*")]
+        found = [(int(row[b"id"]), row[b"city"].decode(), int(row[b"cents"])) for row in hashes]
+    else:
+        found = [tuple(row.values()) for row in delta(job.target).select(["id", "city", "cents"]).to_pylist()]
+    assert sorted(found) == expected
+    quarantined = [row["id"] for row in delta(state / "quarantine").select(["id"]).to_pylist()]
+    without_id = len(cut_off) if source == "redis" else 0
+    negative = [order["id"] for order in orders if order["cents"] < 0 and order["id"] not in cut_off]
+    assert sorted(id for id in quarantined if id is not None) == sorted(negative)
+    assert quarantined.count(None) == without_id

@@ -23,6 +23,7 @@ from .servers import (
     ApiService,
     CassandraServer,
     DynamoDbServer,
+    HttpService,
     KafkaServer,
     KinesisServer,
     MotoServer,
@@ -397,6 +398,22 @@ class _Api(_Restored):
         self.server.add(name, [{**order, "updated_at": order["at"]} for order in orders])
 
 
+class _Service(_Served):
+    """A service that tells the name of a customer."""
+
+    server: HttpService
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = f"{self.server.url}/users/{{id}}"
+
+    def launched(self) -> Server:
+        return HttpService()
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        raise NotImplementedError("a service is no source")
+
+
 class _DynamoDb(_Restored):
     server: DynamoDbServer
 
@@ -497,4 +514,5 @@ _DEMOS: Final[dict[str, type[Demo]]] = {
     "lines": _Lines,
     "pubsub": _PubSub,
     "redis": _Redis,
+    "service": _Service,
 }

@@ -34,18 +34,26 @@ _MERGED: Final = ("Inserted", "Updated", "Deleted")
 
 
 def pipeline(
-    dbutils: Any, *, source: str = _DELTA, target: str = _DELTA, address: str = "", target_address: str = ""
+    dbutils: Any,
+    *,
+    source: str = _DELTA,
+    target: str = _DELTA,
+    address: str = "",
+    target_address: str = "",
+    service: str = "",
 ) -> Pipeline:
     """What the widgets of a pipeline notebook say.
 
     ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them. ``address`` is the name of the
-    widget with the address of the system, and ``target_address`` of the target's where both ends are systems. Where that is
-    empty, the pipeline runs on a demonstration. Raises :class:`Misconfigured` for a parameter that cannot be.
+    widget with the address of the system, ``target_address`` of the target's where both ends are systems, and ``service`` of
+    the widget with the URL of a service that is called on the way. Where that is empty, the pipeline runs on a demonstration.
+    Raises :class:`Misconfigured` for a parameter that cannot be.
     """
     is_through = _DELTA not in (source, target)
     ends = {
         "source": _End(source, address, "options"),
         "target": _End(target, target_address or address, "target_options" if is_through else "options"),
+        "service": _End("service", service, ""),
     }
     return Pipeline(dbutils, ends)
 
@@ -112,6 +120,15 @@ class Pipeline:
         demonstration.create(name)
         print(f"{end.address} is empty, so the target is a demonstration.")
         return End(demonstration.target_address or demonstration.address, name, demonstration.options)
+
+    @cached_property
+    def service(self) -> End:
+        """The service that is called on the way; its address has ``{columns}``."""
+        parameter = self._ends["service"].address
+        if address := self._parameter(parameter):
+            return End(address, "")
+        print(f"{parameter} is empty, so the service is a demonstration.")
+        return End(self._demonstration("service", parameter).address, "")
 
     def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of the source, and the parameter ``options`` over them.
