@@ -370,7 +370,7 @@ return records.select(value).select("value.*")''',
 ONCE: Final = "also when a run is killed at any moment"
 _AGAIN: Final = "a run that is killed may send some of them again"
 
-TARGETS: Final = {
+TARGETS: Final[dict[str, TargetEnd]] = {
     "delta": TargetEnd(
         title="Delta",
         effect="appended to a table",
@@ -568,4 +568,5 @@ table = table.where("cents IS NOT NULL")""",
         no_look="What its system has, a connector does not tell; so the gate judges what was handed over.",
     ),
 }
+TARGETS["search"] = TARGETS["elasticsearch"]
 """The systems that pipelines write."""

@@ -45,6 +45,7 @@ PIPELINES: Final = (
     *(f"{source}_to_delta" for source in _INTO),
     *(f"delta_to_{target}" for target in _OUT),
     "kafka_to_kafka",
+    "kafka_to_search",
     ENRICH,
 )
 """The pipelines of the repository: the names of their notebooks and jobs. Any source goes with any target."""
@@ -157,7 +158,7 @@ class _Pipeline:
     @property
     def is_shared(self) -> bool:
         """True if both ends are one system at one address."""
-        return self.source_name == self.target_name != "connect"
+        return self.source_name == self.target.format != "connect"
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -212,16 +213,17 @@ class _Pipeline:
         if self.source_name == ENRICH:
             given["service"] = self.source.address
         if not self.is_into_delta:
-            given["target"] = self.target_name
+            given["target"] = self.target.format
             address = self.target.address
             if self.reads_table:
                 given["address"] = address
             elif not self.is_shared:
                 taken = {parameter.name for parameter in self.source.parameters}
                 given["target_address"] = f"target_{address}" if address in taken else address
-        arguments = ", ".join(["dbutils", *(f'{name}="{value}"' for name, value in given.items() if value)])
-        call = f"pipeline = workbench.pipeline({arguments})"
-        return call if len(call) <= _LONGEST else f"pipeline = workbench.pipeline(\n    {arguments}\n)"
+        arguments = ["dbutils", *(f'{name}="{value}"' for name, value in given.items() if value)]
+        call = f"pipeline = workbench.pipeline({', '.join(arguments)})"
+        lines = ",\n    ".join(arguments)
+        return call if len(call) <= _LONGEST else f"pipeline = workbench.pipeline(\n    {lines},\n)"
 
     def texts(self) -> dict[str, str]:
         """What the skeletons have places for."""

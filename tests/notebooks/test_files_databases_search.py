@@ -45,7 +45,7 @@ class Execution:
     def __init__(self, name: str, spark: Any, folder: Path, parameters: Mapping[str, str]) -> None:
         self.workdir, executed = folder / "workdir", folder / f"{name}.ipynb"
         names = {"spark": spark, "dbutils": DbUtils({"workdir": str(self.workdir), **parameters}), "display": display}
-        notebook = read_notebook(REPOSITORY / "notebooks" / f"{name}.ipynb")
+        notebook = read_notebook(REPOSITORY / "notebooks" / "stories" / f"{name}.ipynb")
         self.result = execute(notebook, names, executed, RunLimits(), lambda number, total, source: None)
         cells = nbformat.read(executed, as_version=4).cells
         self.outputs = [output for cell in cells for output in cell.get("outputs", [])]

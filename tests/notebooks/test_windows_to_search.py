@@ -25,7 +25,7 @@ def test_documents_are_as_computed_and_other_indices_stay(spark: Any, tmp_path: 
     request(hosts, "PUT", "/flights/_doc/1?refresh=true", {"answer": 42})
     try:
         parameters = {"hosts": hosts, "bootstrap_servers": brokers, "rows": "2000", "per_batch": "1000"}
-        execution = Execution("kafka_to_search", spark, tmp_path, parameters)
+        execution = Execution("windows_to_search", spark, tmp_path, parameters)
         assert execution.exit().startswith("2,000 events, ")
         assert execution.pictures() == 1
         assert request(hosts, "GET", "/flights/_doc/1")["_source"] == {"answer": 42}
@@ -37,7 +37,7 @@ def test_documents_are_as_computed_and_other_indices_stay(spark: Any, tmp_path: 
 
 @pytest.mark.soak  # its parts have tests of their own
 def test_every_document_is_what_the_events_add_up_to(tmp_path: Path) -> None:
-    code, output = run("kafka_to_search", {"workdir": str(tmp_path), "rows": "20000", "per_batch": "8000"})
+    code, output = run("windows_to_search", {"workdir": str(tmp_path), "rows": "20000", "per_batch": "8000"})
     assert code == 0, output
     assert "20,000 events" in output
     assert "documents, each as computed" in output
