@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,6 +101,8 @@ def test_a_gate_looks_at_the_target_by_those_options_that_reading_has_too(tmp_pa
     options = {"kafka.security.protocol": "SSL", "transactionTimeout": "1m", "schemaRegistry.url": "http://r"}
     look = pipeline_in(tmp_path, "delta to kafka", options=json.dumps(options)).look({"subscribe": "orders"})
     assert look == {"kafka.security.protocol": "SSL", "schemaRegistry.url": "http://r", "subscribe": "orders"}
+    refused = json.dumps({"errors": "deadLetter", "deadLetterPath": "/refused"})
+    assert pipeline_in(tmp_path, "delta to kafka", options=refused).look({"subscribe": "orders"}) == {"subscribe": "orders"}
 
 
 def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> None:
@@ -120,6 +123,36 @@ def test_keys_that_the_target_lacks_are_lost_as_far_as_one_looks_back(spark: Any
     assert sorted(row.id for row in recent.lost(spark, rows).collect()) == [2, 4]
     with pytest.raises(Misconfigured, match=r'lookback +must be empty or a duration.*got "often"'):
         pipeline_in(tmp_path, "delta to redis", lookback="often").lost(spark, rows)
+
+
+@pytest.mark.spark
+def test_a_key_with_a_null_is_found_in_the_target(spark: Any, tmp_path: Path) -> None:
+    state = pipeline_in(tmp_path, "delta to kafka")
+    rows = spark.createDataFrame([(1, None, 3), (2, "Bern", 4), (None, None, 5)], "id long, city string, cents long")
+    rows.selectExpr("id", "city", "current_timestamp() delivered_at").write.format("delta").save(state.path("keys"))
+    assert state.lost(spark, rows).count() == 0
+    lost = state.lost(spark, rows.where("id > 1 OR id IS NULL")).collect()
+    assert [tuple(row) for row in lost] == [(1, None)]
+
+
+@pytest.mark.spark
+def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    now = datetime.datetime.now(datetime.timezone.utc)
+    ages = (datetime.timedelta(days=3), datetime.timedelta(days=3), datetime.timedelta(minutes=10))
+    letters = pa.Table.from_pylist([{"at": now - age} for age in ages], DEAD_LETTERS)
+    pq.write_table(letters, elsewhere / "kafka-1.parquet")
+    options = json.dumps({"errors": "deadLetter", "deadLetterPath": str(elsewhere)})
+    state = pipeline_in(tmp_path, "delta to kafka", lookback="1 day", options=options)
+    keys = "id", "current_timestamp() - if(id < 2, INTERVAL 3 DAYS, INTERVAL 0 DAYS) delivered_at"
+    spark.range(10).selectExpr(*keys).write.format("delta").save(state.path("keys"))
+    spark.createDataFrame([(10, 10)], "rows long, good long").write.format("delta").save(state.path("counts"))
+    spark.range(0).write.format("delta").save(state.path("quarantine"))
+    delivered = {first: state.reconciliation(spark, spark.range(first, 10)).first() for first in (2, 3, 5)}
+    assert {first: (row.read, row.delivered, row.dead_letters) for first, row in delivered.items()} == {
+        2: (10, 7, 3), 3: (10, 7, 3), 5: (10, 5, 3),
+    }  # fmt: skip
 
 
 class Forgetful(Demo):
@@ -147,8 +180,12 @@ def test_a_pipeline_begins_anew_where_its_demonstration_does_and_only_there(
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "file").touch()
 
-    begin()
+    (folders[1] / "file").touch()
     assert state.source.address == "here"
+    assert (folders[1] / "file").exists()  # a table that it has not made
+    demos._running.clear()
+    begin()
+    assert pipeline_in(tmp_path, "kafka to delta", target=table, address="", source="orders").source.address == "here"
     assert not any((folder / "file").exists() for folder in folders)
     begin()
     assert pipeline_in(tmp_path, "kafka to delta", target=table, address="", source="orders").source.name == "orders"
@@ -162,15 +199,42 @@ def test_a_pipeline_begins_anew_where_its_demonstration_does_and_only_there(
     assert all((folder / "file").exists() for folder in folders)
 
 
+class Remembering(Forgetful):
+    forgets = ()
+
+
+def test_a_demonstration_and_a_system_of_ones_own_never_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(demos._DEMOS, "kafka", Remembering)
+    monkeypatch.setitem(demos._DEMOS, "redis", Remembering)
+    monkeypatch.setattr(demos, "_running", {})
+
+    def of(ends: str, name: str, address: str) -> str:
+        state = pipeline_in(tmp_path, ends, name=name, address=address, source="a", target=f"{tmp_path}/t")
+        return (state.source if ends == "kafka to delta" else state.target).name
+
+    for ends in ("kafka to delta", "kafka to redis"):
+        for first, then, text in (("", "there", "given, but .* is a demonstration"), ("there", "", "missing; .* your own")):
+            name = f"{ends[9:]}-{first}"
+            assert of(ends, name, first)
+            (tmp_path / name / "checkpoint").mkdir(parents=True)
+            assert of(ends, name, first)
+            with pytest.raises(Misconfigured, match=rf"address +(is )?{text}"):
+                of(ends, name, then)
+
+
+def test_an_address_is_not_shown(tmp_path: Path) -> None:
+    assert "secret" not in repr(pipeline_in(tmp_path, "redis to delta", address="redis://:secret@host").source)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_letters_are_counted_wherever_the_folder_of_pipelines_is(spark: Any, tmp_path: Path, scheme: str) -> None:
     state = pipeline_in(f"{scheme}{tmp_path}")
-    assert state._letters(spark, "letters") == 0
+    assert state._letters(spark, state.path("letters")) == 0
     (tmp_path / "p" / "letters").mkdir(parents=True)
-    assert state._letters(spark, "letters") == 0
+    assert state._letters(spark, state.path("letters")) == 0
     pq.write_table(pa.Table.from_pylist([{"source": "s"}] * 3, DEAD_LETTERS), tmp_path / "p" / "letters" / "s-1.parquet")
-    assert state._letters(spark, "letters") == 3
+    assert state._letters(spark, state.path("letters")) == 3
 
 
 def test_orders_of_a_demonstration_have_other_ids_after_a_kill(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _NAME: Final = re.compile(r"\w[\w.-]*")
 _DELTA: Final = "delta"
 _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
+_COMMIT_SECONDS: Final = 3600
+"""A row is refused so long before its batch is delivered, at most."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 
 
@@ -62,7 +64,7 @@ def pipeline(
 class End:
     """The source or the target: the ``address`` of its system, and the ``name`` of the thing there, such as a topic."""
 
-    address: str
+    address: str = field(repr=False)
     name: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More options that reach it: those of a demonstration."""
@@ -95,11 +97,10 @@ class Pipeline:
     def source(self) -> End:
         """The end that is read. A demonstration gets some new orders."""
         end, name = self._ends["source"], self._parameter("source")
-        if end.system == _DELTA and name:
-            return End("", name)
-        if address := self._parameter(end.address) if end.address and end.system != _DELTA else "":
-            return End(address, name)
         parameter = "source" if end.system == _DELTA else end.address
+        if given := self._parameter(parameter):
+            self._refuse_other_kind("source", parameter, is_demonstration=False)
+            return End("" if end.system == _DELTA else given, name)
         demonstration = self._demonstration("source", parameter)
         name = "orders" if parameter == "source" else name or "orders"
         demonstration.feed(name)
@@ -115,6 +116,7 @@ class Pipeline:
         if end.system in _PLACES:
             return End("", workdir(name) if end.system == "files" else name)
         if address := self._parameter(end.address):
+            self._refuse_other_kind("target", end.address, is_demonstration=False)
             return End(address, name)
         demonstration = self._demonstration("target", end.address)
         demonstration.create(name)
@@ -160,6 +162,8 @@ class Pipeline:
         source, _ = _connectors(self._ends["target"].system)
         known = source.known_options() if source else None
         more = {name: value for name, value in self._options("target").items() if known and known.knows(name)}
+        for name in ("errors", "deadLetterPath"):  # they say what becomes of rows that the target refuses
+            more.pop(name, None)
         return {**self.target.options, **more, **options}
 
     @cached_property
@@ -207,16 +211,18 @@ class Pipeline:
 
         ``read`` is what the batches have recorded and the dead letters of the source. ``delivered`` is counted in the target,
         if that is a Delta table; else it is what the batches have handed over, without what the target has refused, and
-        without the keys that are not among the ``rows`` of the target, where these can be read. The target and the state are
-        of this pipeline alone.
+        without the keys that are not among the ``rows`` of the target, where these can be read: as many of them as were refused
+        in that time are the refused ones. The target and the state are of this pipeline alone.
         """
-        letters, refused = self._letters(spark, "letters"), self._letters(spark, "refused")
+        letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused)
         read, good = self._recorded(spark)
         if self._ends["target"].system == _DELTA:
             delivered = self.rows(spark).count()
         else:
-            lost = self.lost(spark, rows).count() if rows is not None else 0
-            delivered = good - max(lost, refused)
+            delivered = good - refused
+            if rows is not None:
+                recent = self._letters(spark, self._refused, self._since("at", _COMMIT_SECONDS))
+                delivered -= max(self.lost(spark, rows).count() - recent, 0)
         quarantined = self.stored(spark, "quarantine").count()
         row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
@@ -238,25 +244,37 @@ class Pipeline:
         """
         from pyspark.sql import functions as f
 
+        from ..quality.check import quoted
         from ..quality.suite import DELIVERED_AT
 
-        keys = self.stored(spark, "keys")
-        if lookback := self._parameter("lookback"):
-            seconds = self._seconds("lookback", lookback, "empty or a duration")
-            keys = keys.where(f.unix_micros(DELIVERED_AT) >= f.unix_micros(f.current_timestamp()) - round(seconds * 1e6))
-        keys = keys.drop(DELIVERED_AT).distinct()
-        return keys.join(rows, keys.columns, "left_anti")
+        keys = self.stored(spark, "keys").where(self._since(DELIVERED_AT)).drop(DELIVERED_AT).distinct()
+        same = [f.expr(f"handed.{name} <=> there.{name}") for name in map(quoted, keys.columns)]
+        return keys.alias("handed").join(rows.alias("there"), same, "left_anti")
+
+    def _since(self, column: str, earlier: float = 0) -> str:
+        """The condition that the time in ``column`` is in ``lookback``, or up to so many seconds ``earlier``."""
+        lookback = self._parameter("lookback")
+        if not lookback:
+            return "true"
+        seconds = self._seconds("lookback", lookback, "empty or a duration") + earlier
+        return f"unix_micros({column}) >= unix_micros(current_timestamp()) - {round(seconds * 1e6)}"
+
+    @property
+    def _refused(self) -> str:
+        """The folder of what the target has refused."""
+        return str(self._options("target").get("deadLetterPath") or self.path("refused"))
 
     def _recorded(self, spark: SparkSession) -> tuple[int, int]:
         """The rows of all batches, and those of them that were good."""
         recorded = self.stored(spark, "counts").selectExpr("sum(rows)", "sum(good)").first()
         return (recorded[0] or 0, recorded[1] or 0) if recorded else (0, 0)
 
-    def _letters(self, spark: SparkSession, part: str) -> int:
+    @staticmethod
+    def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
         from pyspark.errors import AnalysisException
 
         try:
-            return spark.read.parquet(self.path(part)).count()
+            return spark.read.parquet(folder).where(condition).count()
         except AnalysisException as none:  # the first letter makes the folder
             if none.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
                 raise
@@ -264,7 +282,8 @@ class Pipeline:
 
     def _demonstration(self, side: str, parameter: str) -> Demo:
         """The demonstration of an end. Where its system has forgotten what came before, so does the pipeline."""
-        system = self._ends[side].system
+        system, mark = self._ends[side].system, self._mark(side)
+        self._refuse_other_kind(side, parameter, is_demonstration=True)
         try:
             demonstration = demo(system, self.path("demonstration"))
         except Exception as missing:
@@ -272,21 +291,38 @@ class Pipeline:
                 raise
             text = f"missing; give the address of your system. Its demonstration cannot be had here: {missing}"
             raise _wrong(parameter, text) from missing
+        target = self._parameter("target")
         if side in demonstration.forgets and not demonstration.is_used:
-            self._begin_anew()
+            self._begin_anew(is_its_own=mark.exists() and mark.read_text() == target)
+        mark.write_text(target)
         demonstration.is_used = True
         return demonstration
 
-    def _begin_anew(self) -> None:
-        """Removes the state of a demonstration, and its table, which is a folder on this machine."""
+    def _mark(self, side: str) -> Path:
+        """The file that tells of a demonstration at an end, and has the target that it was for."""
+        return Path(f"{self.path('demonstration')}.{side}")
+
+    def _refuse_other_kind(self, side: str, parameter: str, *, is_demonstration: bool) -> None:
+        """A state has positions in the system that it began with: sample orders are no place to go on in one's own."""
+        has_mark = self._mark(side).exists()
+        if has_mark and not is_demonstration:
+            text = f"is given, but {self.name} is a demonstration until now, with its state in {self.folder}"
+            raise _wrong(parameter, f"{text}. Give the pipeline another name and another target.")
+        if is_demonstration and not has_mark and any(Path(self.path(part)).exists() for part in ("checkpoint", "copy")):
+            text = f"missing; {self.name} has run on a system of your own, with its state in {self.folder}"
+            raise _wrong(parameter, f"{text}. Give its address, or a demonstration another name and another target.")
+
+    def _begin_anew(self, *, is_its_own: bool) -> None:
+        """Removes the state of a demonstration, and its table, a folder on this machine, if that ``is_its_own``."""
         if self._ends["target"].system == _DELTA:
             target = self._parameter("target")
             if in_workspace() or not _TABLE.fullmatch(target):
                 text = "must be a table on this machine, as catalog.schema.table: this demonstration begins anew each time"
                 raise _wrong("target", f'{text}; got "{target}". Give the address of your system, or another target.')
-            shutil.rmtree(self.table["path"])
+            if is_its_own:
+                shutil.rmtree(self.table["path"])
         for part in Path(self.folder).iterdir():
-            if part.name != "demonstration":
+            if not part.name.startswith("demonstration"):
                 shutil.rmtree(part)
         print("The server of this demonstration forgets everything at its end, so the pipeline begins anew.")
 
