@@ -38,6 +38,7 @@ schema:
   - {name: empty, properties: [{name: x}]}
 slaProperties: [{property: latency, value: 4, unit: d}]
 """
+BOUND = "schema: [{{name: a, properties: [{{name: x, logicalType: {}, logicalTypeOptions: {}}}]}}]"
 GOOD = {"shop": "A", "id": 1, "cents": 5, "city": "Bern", "at": "2026-01-01 00:00:00", "tags": ["x"]}
 BAD = [
     ("not_null(shop)", {"shop": None}),
@@ -87,6 +88,25 @@ def test_the_rows_that_break_a_contract_are_told_from_the_others(spark: Any, fil
     assert set(checks.mark(wrong).first().failed_checks) == {"type(id, integer)", "type(at, timestamp)"}
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "options", "good", "bad"),
+    [
+        ("date", '{minimum: "2026-01-02", format: yyyy-MM-dd}', "DATE '2026-01-02'", "DATE '2026-01-01'"),
+        ("date", "{maximum: 2026-01-02}", "DATE '2026-01-02'", "DATE '2026-01-03'"),
+        ("timestamp", '{maximum: "2026-01-02T00:00:00Z"}', "TIMESTAMP '2026-01-02 00:00:00Z'", "TIMESTAMP '2026-01-03'"),
+        ("number", "{exclusiveMinimum: 0}", "1D", "double('NaN')"),
+        ("string", """{pattern: "^it's \\\\d$"}""", "\"it's 1\"", "\"it's d\""),
+    ],
+)
+def test_a_bound_is_compared_as_what_it_is(spark: Any, tmp_path: Path, kind: str, options: str, good: str, bad: str) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text(BOUND.format(kind, options))
+    rows = spark.sql(f"SELECT {good} AS x UNION ALL SELECT {bad} UNION ALL SELECT NULL")
+    marked = quality.rules(str(path)).mark(rows).collect()
+    assert [len(row.failed_checks) for row in marked] == [0, 1, 0]
+
+
 def spark_timestamp() -> Any:
     from pyspark.sql import functions
 
@@ -102,6 +122,11 @@ def spark_timestamp() -> Any:
         ("", "id: [", "is no YAML"),
         ("", "orders: 1", "is no data contract"),
         ("", None, 'shop.yaml" cannot be read'),
+        ("", "schema: [{name: a, properties: {id: {required: true}}}]", "is no data contract .* must be lists of objects"),
+        ("", "schema: [{name: a, properties: [{required: true}]}]", "is no data contract .*KeyError: 'name'"),
+        ("", "schema: [{name: a, quality: [nullValues]}]", "is no data contract"),
+        ("", "schema: [{name: a, quality: [{metric: rowCount, mustBe: '5'}]}]", "is no data contract"),
+        ("", BOUND.format("date", "{minimum: soon}"), "is no data contract .*soon"),
     ],
 )
 def test_what_is_wrong_with_a_contract_is_told(tmp_path: Path, place: str, text: str | None, message: str) -> None:

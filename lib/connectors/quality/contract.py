@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem
-from .check import Check, quoted
+from .check import Check, literal, quoted
 from .define import between, expression, in_set, not_null, row_count, unique
 
 _KINDS: Final = {
@@ -68,7 +69,11 @@ def contract(source: str) -> Contract:
         text = f'must name one schema of {path}, as "{path}#{names[0] if names else "orders"}"'
         raise _wrong(f"{text}; it has {', '.join(names)}.")
     found = Contract()
-    _read_schema(schemas[names.index(name) if name else 0], found)
+    try:
+        _read_schema(schemas[names.index(name) if name else 0], found)
+    except (AttributeError, KeyError, TypeError, ValueError) as wrong:
+        text = f"properties and rules must be lists of objects, and a property has a name; {type(wrong).__name__}: {wrong}"
+        raise _wrong(f"{path} is no data contract (ODCS 3): {text}.") from None
     if content.get("slaProperties"):
         found.unchecked.append("slaProperties")
     if not found.checks:
@@ -105,11 +110,20 @@ def _read_column(column: Mapping[str, Any], found: Contract) -> None:
         else:
             found.unchecked.append(f"{name}.logicalType")
     options = dict(column.get("logicalTypeOptions") or {})
+    options |= {option: _time(options[option], kind) for option in ("minimum", "maximum") if option in options}
     found.checks += _options(name, options)
     found.unchecked += [f"{name}.logicalTypeOptions.{option}" for option in options]
     for number, rule in enumerate(column.get("quality") or ()):
         _read_rule(rule, name, f"{name}.quality[{number}]", found)
     found.unchecked += [f"{name}.{part}" for part in column if part not in {*_DESCRIBED, *_STATED}]
+
+
+def _time(bound: Any, kind: Any) -> Any:
+    """The date or time of a ``bound`` that the contract gives as text."""
+    if not isinstance(bound, str) or kind not in ("date", "timestamp"):
+        return bound
+    time = datetime.datetime.fromisoformat(bound.replace("Z", "+00:00"))
+    return time.date() if kind == "date" else time
 
 
 def _options(name: str, options: dict[str, Any]) -> Iterator[Check]:
@@ -120,7 +134,8 @@ def _options(name: str, options: dict[str, Any]) -> Iterator[Check]:
     for option, sign in (("exclusiveMinimum", ">"), ("exclusiveMaximum", "<")):
         bound = options.get(option)
         if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            yield expression(f"{quoted(name)} {sign} {options.pop(option)}", name=f"{option}({name}, {bound})")
+            text = f"{quoted(name)} {sign} {literal(options.pop(option))} AND NOT isnan({quoted(name)})"
+            yield expression(text, name=f"{option}({name}, {bound})")
     for option, sign, function in _SIZES:
         if isinstance(options.get(option), int):
             size = options.pop(option)
@@ -131,8 +146,7 @@ def _options(name: str, options: dict[str, Any]) -> Iterator[Check]:
 
 def _pattern(name: str, pattern: str) -> Check:
     """The text has a part that matches: a pattern of a contract is one of JSON Schema."""
-    literal = pattern.replace("\\", "\\\\").replace("'", "\\'")
-    return expression(f"regexp_like({quoted(name)}, '{literal}')", name=f"pattern({name}, {pattern})")
+    return expression(f"regexp_like({quoted(name)}, {literal(pattern)})", name=f"pattern({name}, {pattern})")
 
 
 def _read_rule(rule: Mapping[str, Any], column: str | None, place: str, found: Contract) -> None:
