@@ -472,9 +472,9 @@ TARGETS: Final[dict[str, TargetEnd]] = {
 
 lookup = async_io.RedisLookup(pipeline.target.address, pipeline.target.name + ":{id}")
 keys = pipeline.stored(spark, "keys").select("id").distinct()
-order = "city string, cents long, at string"
-table = keys.transform(async_io.unordered_wait, lookup, schema=order, keep=["id"], capacity=100)
-table = table.where("cents IS NOT NULL")""",
+order = "id long, city string, cents long, at string"
+table = keys.transform(async_io.unordered_wait, lookup, schema=order, keep=[], capacity=100)
+table = table.where("id IS NOT NULL")""",
     ),
     "dynamodb": TargetEnd(
         title="DynamoDB",

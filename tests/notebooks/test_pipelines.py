@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import redis
 import yaml
 from click.testing import CliRunner
 from confluent_kafka import Producer
@@ -21,6 +23,7 @@ from confluent_kafka import Producer
 from connectors.ground.errors import Misconfigured
 from connectors.testing.demos import Changes, Demo, Order, demo
 from connectors.testing.servers import KafkaServer, MotoServer, RedisServer
+from connectors.workbench.pipeline import End
 from connectors.workbench.settings import library
 from connectors_tools.bundle import Reporter, load, run_job
 from connectors_tools.cli import main
@@ -290,6 +293,18 @@ def test_rows_are_in_a_target_of_ones_own_once_and_its_gate_sees_each_harm(
     succeeded, output = job.run("quality")
     assert not succeeded
     assert "read = delivered + dead_letters + quarantined" in output
+
+
+@pytest.mark.server
+@pytest.mark.spark
+def test_the_gate_of_redis_finds_a_hash_without_the_fields_that_were_null(spark: Any) -> None:
+    url = required(RedisServer).url
+    with redis.Redis.from_url(url) as client:
+        client.hset("null:1", mapping={"id": 1, "city": "Bern"})
+    pipeline = SimpleNamespace(target=End(url, "null"), stored=lambda spark, part: spark.range(1, 3))
+    names: dict[str, Any] = {"spark": spark, "pipeline": pipeline}
+    exec(SINKS["redis"].look, names)
+    assert [(row.id, row.cents) for row in names["table"].collect()] == [(1, None)]
 
 
 @pytest.mark.parametrize("source", SOURCES)
