@@ -105,6 +105,13 @@ def test_a_gate_looks_at_the_target_by_those_options_that_reading_has_too(tmp_pa
     assert pipeline_in(tmp_path, "delta to kafka", options=refused).look({"subscribe": "orders"}) == {"subscribe": "orders"}
 
 
+def test_a_topic_is_not_copied_into_itself(tmp_path: Path) -> None:
+    ends = {"source": "orders, returns", "target_options": "{}"}
+    with pytest.raises(Misconfigured, match=r'target +must be another than source.*got "returns"'):
+        pipeline_in(tmp_path, "kafka to kafka", target="returns", **ends).write({})
+    assert pipeline_in(tmp_path, "kafka to kafka", target="copies", **ends).write({})["sinkId"] == "p"
+
+
 def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> None:
     both = pipeline_in(tmp_path, "kafka to files", source="orders", target=f"{tmp_path}/files")
     assert (both.source.address, both.source.name) == ("there", "orders")

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -151,6 +151,9 @@ class Pipeline:
 
         The sink is called as the pipeline, so that its ledger does not depend on the address.
         """
+        ends, read = self._ends, self._parameter("source").split(",")
+        if ends["source"] == replace(ends["target"], options="options") and self.target.name in map(str.strip, read):
+            raise _wrong("target", f'must be another than source, which would never end; got "{self.target.name}".')
         values = {"sinkId": self.name, **self.target.options, **options, **self._options("target")}
         _, sink = _connectors(self._ends["target"].system)
         if sink is None or not sink.known_options().knows("errors"):
