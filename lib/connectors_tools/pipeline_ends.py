@@ -105,6 +105,7 @@ _CALLS: Final = '''lookup = async_io.HttpLookup(pipeline.service.address)  # man
 return records.transform(async_io.unordered_wait, lookup, schema="name string", capacity=50)'''
 _DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
 _DEBEZIUM_CONFIG: Final = '''host, _, port = pipeline.source.address.partition(":")
+slot = re.sub("[^a-z0-9]", "_", pipeline.name.lower())
 debezium = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "name": pipeline.name,
@@ -116,8 +117,8 @@ debezium = {
     "table.include.list": pipeline.source.name,
     "topic.prefix": pipeline.name,
     "plugin.name": "pgoutput",
-    "slot.name": pipeline.name,
-    "publication.name": pipeline.name,
+    "slot.name": slot,
+    "publication.name": slot,
     "publication.autocreate.mode": "filtered",
     "tombstones.on.delete": "false",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
@@ -298,8 +299,8 @@ SOURCES: Final = {
         parameters=(_NODES, _name("keyspace.table", "shop.orders")),
         options={
             "contactPoints": "pipeline.source.address",
-            "keyspace": f'{_SOURCE_NAME}.split(".")[0]',
-            "table": f'{_SOURCE_NAME}.split(".")[1]',
+            "keyspace": 'pipeline.source.parts[0]',
+            "table": 'pipeline.source.parts[1]',
         },
         rows=_IDENTITY,
         query="copy",
@@ -322,7 +323,7 @@ SOURCES: Final = {
         format="connect",
         address="config",
         parameters=(_CONNECTOR, _name("Name of the connector")),
-        options={"config": 'json.dumps({**json.loads(pipeline.source.address), "name": pipeline.source.name})', **_STATE},
+        options={"config": 'json.dumps({**pipeline.source.properties, "name": pipeline.source.name})', **_STATE},
         rows=f'''order = "{ORDER}"
 value = f.from_json(f.col("value").cast("string"), order).alias("value")
 return records.select(value).select("value.*")''',
@@ -420,7 +421,7 @@ TARGETS: Final[dict[str, TargetEnd]] = {
                 "startingOffsets": '"earliest"',
                 **_DECODED,
             },
-            '.select("value.*")',
+            '.select("value.*").dropDuplicates(["id"])  # some may come again',
         ),
         lookback="1 day",
     ),
@@ -487,7 +488,7 @@ table = table.where("id IS NOT NULL")""",
         look=_look(
             "dynamodb",
             {"region": "pipeline.target.address", "table": _TARGET_NAME},
-            '.selectExpr("bigint(id) id", "city", "bigint(cents) cents")',
+            '.selectExpr("bigint(id) id", "city", "bigint(cents) cents", "timestamp(at) at")',
         ),
     ),
     "cassandra": TargetEnd(
@@ -499,15 +500,15 @@ table = table.where("id IS NOT NULL")""",
         parameters=(_NODES, _target("keyspace.table", "shop.orders")),
         options={
             "contactPoints": "pipeline.target.address",
-            "keyspace": f'{_TARGET_NAME}.split(".")[0]',
-            "table": f'{_TARGET_NAME}.split(".")[1]',
+            "keyspace": 'pipeline.target.parts[0]',
+            "table": 'pipeline.target.parts[1]',
         },
         look=_look(
             "cassandra",
             {
                 "contactPoints": "pipeline.target.address",
-                "keyspace": f'{_TARGET_NAME}.split(".")[0]',
-                "table": f'{_TARGET_NAME}.split(".")[1]',
+                "keyspace": 'pipeline.target.parts[0]',
+                "table": 'pipeline.target.parts[1]',
             },
         ),
     ),
@@ -554,7 +555,7 @@ table = table.where("id IS NOT NULL")""",
         format="files",
         parameters=(_target("Folder, also s3://", "/Volumes/main/connectors/data/orders", "${var.workdir}/orders"),),
         options={"path": _TARGET_NAME, "fileFormat": '"parquet"'},
-        look="table = spark.read.parquet(pipeline.target.name)",
+        look=f'order = "{ORDER}"\ntable = spark.read.schema(order).parquet(pipeline.target.name)',
     ),
     "connect": TargetEnd(
         title="a sink connector of Kafka Connect",
@@ -564,7 +565,7 @@ table = table.where("id IS NOT NULL")""",
         format="connect",
         address="config",
         parameters=(_CONNECTOR, _target("Topic of the rows, as the connector sees them")),
-        options={"config": 'json.dumps({**json.loads(pipeline.target.address), "topics": pipeline.target.name})'},
+        options={"config": 'json.dumps({**pipeline.target.properties, "topics": pipeline.target.name})'},
         no_look="What its system has, a connector does not tell; so the gate judges what was handed over.",
     ),
 }

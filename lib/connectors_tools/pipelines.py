@@ -269,7 +269,7 @@ class _Pipeline:
         if self.is_merged:
             return f"each change is in the table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
-            return f"the table has the {self.source.plural} as one run has read them; one that is killed changes nothing"
+            return f"the table has the {self.source.plural} as one run has read them; one that is killed leaves it as it was"
         promise = f"each {self.source.record} {self.target.promise}"
         return f"{promise}; the service may be asked again" if self.source_name == ENRICH else promise
 
@@ -309,7 +309,7 @@ class _Pipeline:
             for name, values in dicts.items()
         )
         if self.is_merged:
-            return f"import json\n\n{self.source.rows}\n{options}"
+            return f"import json\nimport re\n\n{self.source.rows}\n{options}"
         body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
         if self.target.added:
             body = f'{body}.selectExpr("*", {self.target.added})'

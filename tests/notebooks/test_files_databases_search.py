@@ -40,12 +40,16 @@ JOBS = {
 
 
 class Execution:
-    """A notebook that was run in the tests' session: ``result`` is what it exited with, or the cell that failed."""
+    """A notebook run in the tests' session, a story unless its name has a folder.
+
+    ``result`` is what it exited with, or the cell that failed.
+    """
 
     def __init__(self, name: str, spark: Any, folder: Path, parameters: Mapping[str, str]) -> None:
         self.workdir, executed = folder / "workdir", folder / f"{name}.ipynb"
         names = {"spark": spark, "dbutils": DbUtils({"workdir": str(self.workdir), **parameters}), "display": display}
-        notebook = read_notebook(REPOSITORY / "notebooks" / "stories" / f"{name}.ipynb")
+        place = name if "/" in name else f"stories/{name}"
+        notebook = read_notebook(REPOSITORY / "notebooks" / f"{place}.ipynb")
         self.result = execute(notebook, names, executed, RunLimits(), lambda number, total, source: None)
         cells = nbformat.read(executed, as_version=4).cells
         self.outputs = [output for cell in cells for output in cell.get("outputs", [])]

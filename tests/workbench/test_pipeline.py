@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,17 +156,66 @@ def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any,
     spark.range(10).selectExpr(*keys).write.format("delta").save(state.path("keys"))
     spark.createDataFrame([(10, 10)], "rows long, good long").write.format("delta").save(state.path("counts"))
     spark.range(0).write.format("delta").save(state.path("quarantine"))
-    delivered = {first: state.reconciliation(spark, spark.range(first, 10)).first() for first in (2, 3, 5)}
+    delivered = {first: state.reconciliation(spark, spark.range(first, 10)).collect()[0] for first in (2, 3, 5)}
     assert {first: (row.read, row.delivered, row.dead_letters) for first, row in delivered.items()} == {
         2: (10, 7, 3), 3: (10, 7, 3), 5: (10, 5, 3),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["orders", ".orders", "shop.", "a.shop.orders"])
+def test_a_name_with_one_dot_is_asked_for_by_its_parameter(tmp_path: Path, name: str) -> None:
+    assert pipeline_in(tmp_path, "cassandra to delta", source="shop.orders").source.parts == ("shop", "orders")
+    with pytest.raises(Misconfigured, match=rf'source +must have one dot, such as shop.orders; got "{name}"'):
+        pipeline_in(tmp_path, "cassandra to delta", source=name).source.parts  # noqa: B018
+
+
+def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path) -> None:
+    assert pipeline_in(tmp_path, "delta to connect", address='{"a": 1}').target.properties == {"a": 1}
+    with pytest.raises(Misconfigured, match=r"address +is no JSON"):
+        pipeline_in(tmp_path, "delta to connect", address="a=1").target.properties  # noqa: B018
+
+
+def test_rules_may_change_between_batches_and_not_within_one(tmp_path: Path) -> None:
+    state = pipeline_in(tmp_path)
+    for part in ("offsets", "commits"):
+        Path(state.path(f"checkpoint/{part}")).mkdir(parents=True)
+    state.read(LINES)
+    offsets, commits = (Path(state.path(f"checkpoint/{part}")) for part in ("offsets", "commits"))
+    (offsets / "9").touch()
+    (commits / "9").touch()
+    other = '[{"unique": "id"}, {"expression": {"sql": "id > 3", "name": "large"}}]'
+    pipeline_in(tmp_path, checks=other).read(LINES)
+    (offsets / "10").touch()
+    pipeline_in(tmp_path, checks=other).read(LINES)
+    for changed in (other.replace("3", "4"), '[{"not_null": "id"}]'):
+        with pytest.raises(Misconfigured, match=r"checks +is not what it was when batch 10 began.*with the rules of then"):
+            pipeline_in(tmp_path, checks=changed).read(LINES)
+    pipeline_in(tmp_path, checks=other).read(LINES)
+    (commits / "10").touch()
+    pipeline_in(tmp_path, checks=changed).read(LINES)
+
+
+@pytest.mark.spark
+def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, tmp_path: Path) -> None:
+    state, numbers = pipeline_in(tmp_path, "cassandra to delta"), spark.range(3)
+    numbers.write.format("delta").save(state.table["path"])
+    with pytest.raises(Misconfigured, match=r"target +has rows that p has not written.*Give another table, or empty this one"):
+        state.replace(numbers, "copy")
+    spark.sql(f"DELETE FROM delta.`{state.table['path']}`")
+    first = state.replace(numbers, "copy")
+    state.replace(numbers.selectExpr("count(*) AS rows", "count(*) AS good"), "counts")
+    assert state.replace(first).count() == 3
+    state.replace(spark.range(5), "copy")  # a run beside this one
+    assert first.count() == 3
+    state.replace(spark.range(4))
+    assert state.rows(spark).count() == 4
 
 
 class Forgetful(Demo):
     """A system whose server keeps nothing."""
 
     address = "here"
-    forgets = ("source",)
+    forgets: ClassVar[Sequence[str]] = ("source",)
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
         """Nobody reads it."""
@@ -207,7 +256,7 @@ def test_a_pipeline_begins_anew_where_its_demonstration_does_and_only_there(
 
 
 class Remembering(Forgetful):
-    forgets = ()
+    forgets: ClassVar[Sequence[str]] = ()
 
 
 def test_a_demonstration_and_a_system_of_ones_own_never_share_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,6 +33,8 @@ _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
+_OF_BATCHES: Final = ("offsets", "commits")
+"""The folders of a checkpoint that have a file for each batch that began, and for each that ended."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 
 
@@ -68,6 +71,21 @@ class End:
     name: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """More options that reach it: those of a demonstration."""
+    parameters: tuple[str, str] = ("address", "name")
+    """The names of the widgets of ``address`` and ``name``."""
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """The ``name`` before and behind its dot. Raises :class:`Misconfigured` where it has none, or several."""
+        parent, dot, child = self.name.partition(".")
+        if not (parent and dot and child) or "." in child:
+            raise _wrong(self.parameters[1], f'must have one dot, such as shop.orders; got "{self.name}".')
+        return parent, child
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The ``address``, where that is a JSON object of properties."""
+        return _json(self.parameters[0], self.address)
 
 
 @dataclass(frozen=True)
@@ -100,7 +118,7 @@ class Pipeline:
         parameter = "source" if end.system == _DELTA else end.address
         if given := self._parameter(parameter):
             self._refuse_other_kind("source", parameter, is_demonstration=False)
-            return End("" if end.system == _DELTA else given, name)
+            return End("" if end.system == _DELTA else given, name, parameters=(parameter, "source"))
         demonstration = self._demonstration("source", parameter)
         name = "orders" if parameter == "source" else name or "orders"
         demonstration.feed(name)
@@ -117,7 +135,7 @@ class Pipeline:
             return End("", workdir(name) if end.system == "files" else name)
         if address := self._parameter(end.address):
             self._refuse_other_kind("target", end.address, is_demonstration=False)
-            return End(address, name)
+            return End(address, name, parameters=(end.address, "target"))
         demonstration = self._demonstration("target", end.address)
         demonstration.create(name)
         print(f"{end.address} is empty, so the target is a demonstration.")
@@ -138,6 +156,7 @@ class Pipeline:
         Records that cannot be decoded are set aside, unless ``errors`` says otherwise.
         """
         values = {**self.source.options, **options, **self._options("source")}
+        self._remember_rules()
         if "value.format" not in values:
             return values
         return {**_letters(values.get("errors"), self.path("letters")), **values}
@@ -176,6 +195,21 @@ class Pipeline:
 
         return rules(self._parameter("checks"))
 
+    def _remember_rules(self) -> None:
+        """A batch that is half done must be split as it was: its quarantine may be written, and its good rows not.
+
+        Raises :class:`Misconfigured` where other rules than those of its first try would split it.
+        """
+        if "://" in self.folder:
+            return
+        stored, rules = Path(self.path("rules.txt")), "\n".join(map(repr, self.checks.checks))
+        batches = [{int(file.name) for file in Path(self.path(f"checkpoint/{part}")).glob("[0-9]*")} for part in _OF_BATCHES]
+        is_half_done = bool(batches[0]) and max(batches[0]) > max(batches[1], default=-1)
+        if is_half_done and stored.exists() and stored.read_text() != rules:
+            text = f"is not what it was when batch {max(batches[0])} began, which is half done"
+            raise _wrong("checks", f"{text}. Run once with the rules of then ({stored}), then with the new ones.")
+        stored.write_text(rules)
+
     @property
     def trigger(self) -> dict[str, Any]:
         """The trigger, as ``writeStream.trigger`` takes it: ``availableNow``, ``continuous``, or an interval."""
@@ -200,14 +234,40 @@ class Pipeline:
         """The rows of a part of the state that is a Delta table: ``counts``, ``keys``, ``quarantine``."""
         return spark.read.format("delta").load(self.path(part))
 
-    def replace(self, rows: DataFrame, part: str = "") -> None:
-        """Puts ``rows`` in the place of those of the target, or of a ``part`` of the state, in one commit."""
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    def replace(self, rows: DataFrame, part: str = "") -> DataFrame:
+        """Puts ``rows`` in the place of those of the target, or of a ``part`` of the state. Returns those of this one commit.
+
+        Raises :class:`Misconfigured` for a target with rows that this pipeline has not written.
+        """
+        from ..formats.base import quoted
+
+        spark, token = rows.sparkSession, uuid.uuid4().hex
         table = {"path": self.path(part)} if part else self.table
+        if part == "copy":
+            self._refuse_foreign_rows(spark)
+        writer = rows.write.format("delta").mode("overwrite").option("userMetadata", token)
+        writer = writer.option("overwriteSchema" if part else "mergeSchema", "true")
         if "table" in table:
             writer.saveAsTable(table["table"])
         else:
             writer.save(table["path"])
+        name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
+        written = spark.sql(f"DESCRIBE HISTORY {name}").where(f"userMetadata = '{token}'").first()
+        assert written is not None, "the commit is in the history"
+        return _loaded(spark.read.format("delta").option("versionAsOf", written["version"]), table)
+
+    def _refuse_foreign_rows(self, spark: SparkSession) -> None:
+        from pyspark.errors import AnalysisException
+
+        if Path(self.path("counts")).exists():
+            return
+        try:
+            has_rows = not self.rows(spark).isEmpty()
+        except AnalysisException:  # there is no such table yet
+            return
+        if has_rows:
+            text = f"has rows that {self.name} has not written, and would lose them; got \"{self._parameter('target')}\""
+            raise _wrong("target", f"{text}. Give another table, or empty this one.")
 
     def reconciliation(self, spark: SparkSession, rows: DataFrame | None = None) -> DataFrame:
         """One row: how many records were read, and where they are.
@@ -325,7 +385,7 @@ class Pipeline:
             if is_its_own:
                 shutil.rmtree(self.table["path"])
         for part in Path(self.folder).iterdir():
-            if not part.name.startswith("demonstration"):
+            if part.is_dir() and part.name != "demonstration":
                 shutil.rmtree(part)
         print("The server of this demonstration forgets everything at its end, so the pipeline begins anew.")
 
@@ -338,16 +398,7 @@ class Pipeline:
 
     def _options(self, side: str) -> dict[str, Any]:
         end = self._ends[side]
-        if end.system == _DELTA:
-            return {}
-        text = self._parameter(end.options) or "{}"
-        try:
-            more = json.loads(text)
-        except ValueError as wrong:
-            raise _wrong(end.options, f"is no JSON: {wrong}.") from None
-        if not isinstance(more, dict):
-            raise _wrong(end.options, 'must be a JSON object such as {"retry.maxRetries": "10"}.')
-        return more
+        return {} if end.system == _DELTA else _json(end.options, self._parameter(end.options) or "{}")
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()
@@ -364,6 +415,16 @@ def _letters(errors: Any, folder: str) -> dict[str, str]:
     if errors is not None and str(errors).lower() != "deadletter":
         return {}
     return {"errors": "deadLetter", "deadLetterPath": folder}
+
+
+def _json(parameter: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as wrong:
+        raise _wrong(parameter, f"is no JSON: {wrong}.") from None
+    if not isinstance(value, dict):
+        raise _wrong(parameter, 'must be a JSON object such as {"retry.maxRetries": "10"}.')
+    return value
 
 
 def _table(name: str, parameter: str) -> dict[str, str]:

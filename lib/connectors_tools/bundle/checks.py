@@ -30,7 +30,7 @@ def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = No
         notebooks = dict(_notebooks(part, findings))
         _check_references(part, overrides or {} if part is job else {}, findings)
         _check_resources(bundle, part, findings)
-        _check_parameters(part, notebooks, findings)
+        _check_parameters(part, notebooks, (overrides or {}) if part is job else {}, findings)
         if part is job:
             _check_overrides(part, notebooks, overrides or {}, findings)
     return findings
@@ -151,7 +151,9 @@ def _check_task_named(reference: Reference, job: Job, above: Collection[str]) ->
         raise BadReference(f'{reference.text}: task "{key}" is not upstream of this one; add it to depends_on.')
 
 
-def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], findings: Findings) -> None:
+def _check_parameters(
+    job: Job, notebooks: Mapping[str, Notebook], overrides: Mapping[str, str], findings: Findings
+) -> None:
     for task in (part for part in job.parts if part.key in notebooks):
         notebook = notebooks[task.key]
         for name in task.spec.get("base_parameters") or {}:
@@ -161,7 +163,7 @@ def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], findings: Fin
             elif name not in notebook.widgets() and not notebook.takes_any():
                 known = did_you_mean(name, notebook.widgets())
                 findings.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
-        given = {*job.parameters, *(task.spec.get("base_parameters") or {})}
+        given = {*job.parameters, *overrides, *(task.spec.get("base_parameters") or {})}
         for name, place in notebook.volumes().items():
             if name not in given:
                 text = f'"{name}" falls back to {place}, whatever the target; give the job a parameter of that name.'

@@ -125,6 +125,7 @@ def test_a_widget_that_falls_back_to_a_volume_needs_a_parameter(bench: Workbench
     widget = 'dbutils.widgets.text("workdir", "/Volumes/main/sales/data", "Folder")'
     bench.job("job", bench.task("a", widget))
     assert 'a: "workdir" falls back to /Volumes/main/sales/data, whatever the target' in bench.problems()
+    assert bench.check({"workdir": "/tmp/x"}).problems == []
     bench.job("job", bench.task("a", widget, base_parameters={"workdir": "/tmp/x"}))
     assert bench.problems() == ""
 
