@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -33,8 +33,6 @@ _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
-_OF_BATCHES: Final = ("offsets", "commits")
-"""The folders of a checkpoint that have a file for each batch that began, and for each that ended."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 
 
@@ -203,12 +201,16 @@ class Pipeline:
         if "://" in self.folder:
             return
         stored, rules = Path(self.path("rules.txt")), "\n".join(map(repr, self.checks.checks))
-        batches = [{int(file.name) for file in Path(self.path(f"checkpoint/{part}")).glob("[0-9]*")} for part in _OF_BATCHES]
-        is_half_done = bool(batches[0]) and max(batches[0]) > max(batches[1], default=-1)
-        if is_half_done and stored.exists() and stored.read_text() != rules:
-            text = f"is not what it was when batch {max(batches[0])} began, which is half done"
+        begun, ended = (self._newest(part) for part in ("offsets", "commits"))
+        if begun > ended and stored.exists() and stored.read_text() != rules:
+            text = f"is not what it was when batch {begun} began, which is half done"
             raise _wrong("checks", f"{text}. Run once with the rules of then ({stored}), then with the new ones.")
         stored.write_text(rules)
+
+    def _newest(self, part: str) -> int:
+        """The newest batch in a folder of the checkpoint; -1 without one."""
+        names = [file.name for file in Path(self.path(f"checkpoint/{part}")).glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     @property
     def trigger(self) -> dict[str, Any]:
@@ -239,8 +241,6 @@ class Pipeline:
 
         Raises :class:`Misconfigured` for a target with rows that this pipeline has not written.
         """
-        from ..formats.base import quoted
-
         spark, token = rows.sparkSession, uuid.uuid4().hex
         table = {"path": self.path(part)} if part else self.table
         if part == "copy":
@@ -251,21 +251,20 @@ class Pipeline:
             writer.saveAsTable(table["table"])
         else:
             writer.save(table["path"])
-        name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
-        written = spark.sql(f"DESCRIBE HISTORY {name}").where(f"userMetadata = '{token}'").first()
+        written = _history(spark, table).where(f"userMetadata = '{token}'").first()
         assert written is not None, "the commit is in the history"
         return _loaded(spark.read.format("delta").option("versionAsOf", written["version"]), table)
 
     def _refuse_foreign_rows(self, spark: SparkSession) -> None:
         from pyspark.errors import AnalysisException
 
-        if Path(self.path("counts")).exists():
-            return
-        try:
-            has_rows = not self.rows(spark).isEmpty()
-        except AnalysisException:  # there is no such table yet
-            return
-        if has_rows:
+        def exists(read: Callable[[], DataFrame]) -> bool:
+            try:
+                return not read().isEmpty()
+            except AnalysisException:  # there is no such table yet
+                return False
+
+        if exists(lambda: self.rows(spark)) and not exists(lambda: self.stored(spark, "counts")):
             text = f"has rows that {self.name} has not written, and would lose them; got \"{self._parameter('target')}\""
             raise _wrong("target", f"{text}. Give another table, or empty this one.")
 
@@ -294,10 +293,8 @@ class Pipeline:
         """The rows that each batch of changes has inserted, updated and deleted in the target, by its version."""
         from pyspark.sql import functions as f
 
-        table = self.table
-        name = table["table"] if "table" in table else f"delta.`{table['path']}`"
         counts = [f.col(f"operationMetrics.numTargetRows{kind}").cast("long").alias(kind.lower()) for kind in _MERGED]
-        history = spark.sql(f"DESCRIBE HISTORY {name}").where("operation = 'MERGE'")
+        history = _history(spark, self.table).where("operation = 'MERGE'")
         return history.select("version", *counts).orderBy(f.desc("version"))
 
     def lost(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
@@ -439,6 +436,12 @@ def _table(name: str, parameter: str) -> dict[str, str]:
 
 def _loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]) -> DataFrame:
     return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
+
+
+def _history(spark: SparkSession, table: Mapping[str, str]) -> DataFrame:
+    from ..quality.check import quoted
+
+    return spark.sql(f"DESCRIBE HISTORY {table['table'] if 'table' in table else 'delta.' + quoted(table['path'])}")
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:
