@@ -81,7 +81,7 @@ def test_functions_that_hang_take_no_thread_from_the_rows_that_follow():
     finally:
         over.set()
     assert sorted(called) == list(range(20))
-    assert [row["id"] for row in rows if row["name"] == "answer"] == list(range(6, 20))
+    assert sorted(row["id"] for row in rows if row["name"] == "answer") == list(range(6, 20))
 
 
 def test_a_plain_function_may_return_a_coroutine():
