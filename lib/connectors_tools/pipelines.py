@@ -1,7 +1,8 @@
 """``python -m connectors new NAME --pipeline KIND``: a pipeline notebook, its job and its rules, from one skeleton.
 
 The pipelines of the repository are written by the same code, so that who has read one has read all.
-:mod:`~connectors_tools.pipeline_ends` has what differs by system, the folder ``skeletons`` what does not.
+:mod:`~connectors_tools.pipeline_sources` and :mod:`~connectors_tools.pipeline_targets` have what differs by system, the folder
+``skeletons`` what does not.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import yaml
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.workbench import BOOTSTRAP
 
-from .pipeline_ends import ENRICH, ONCE, SOURCES, TARGETS, Parameter, SourceEnd, TargetEnd
+from .pipeline_ends import ENRICH, ONCE, Parameter, SourceEnd, TargetEnd
+from .pipeline_sources import SOURCES
+from .pipeline_targets import TARGETS
 
 _SKELETONS: Final = Path(__file__).with_name("skeletons")
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
@@ -207,20 +210,20 @@ class _Pipeline:
 
     def _call(self) -> str:
         """The code that takes the parameters."""
-        given: dict[str, str] = {}
+        widgets: dict[str, str] = {}
         if not self.reads_table:
-            given |= {"source": self.source_name, "address": self.source.address}
+            widgets |= {"source": self.source_name, "address": self.source.address}
         if self.source_name == ENRICH:
-            given["service"] = self.source.address
+            widgets["service"] = self.source.address
         if not self.is_into_delta:
-            given["target"] = self.target.format
+            widgets["target"] = self.target.format
             address = self.target.address
             if self.reads_table:
-                given["address"] = address
+                widgets["address"] = address
             elif not self.is_shared:
                 taken = {parameter.name for parameter in self.source.parameters}
-                given["target_address"] = f"target_{address}" if address in taken else address
-        arguments = ["dbutils", *(f'{name}="{value}"' for name, value in given.items() if value)]
+                widgets["target_address"] = f"target_{address}" if address in taken else address
+        arguments = ["dbutils", *(f'{name}="{widget}"' for name, widget in widgets.items() if widget)]
         call = f"pipeline = workbench.pipeline({', '.join(arguments)})"
         lines = ",\n    ".join(arguments)
         return call if len(call) <= _LONGEST else f"pipeline = workbench.pipeline(\n    {lines},\n)"
@@ -241,6 +244,7 @@ class _Pipeline:
             "name": self.name,
             "title": f"From {self.source.title} into {self.target.title}",
             "summary": self.summary,
+            "again": "reads all of it anew" if self.source.query == "copy" else "goes on where the last one has ended",
             "guarantee": self.guarantee,
             "judgement": self._judgement,
             "pipeline": self._call(),

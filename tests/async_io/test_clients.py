@@ -88,6 +88,24 @@ def test_a_string_may_hold_json(redis_server, batch_size):
     assert ask(lookup, [1, 9], batch_size=batch_size) == [(1, "ann", 31)]
 
 
+def test_a_login_is_given_beside_the_url_and_its_password_may_be_a_secret(redis_server, monkeypatch):
+    import redis
+
+    client = redis.Redis.from_url(redis_server.url)
+    client.acl_setuser("reader", enabled=True, passwords=["+of-the-reader"], categories=["+@all"], keys=["*"])
+    lookup = {"user": "reader", "password": "{{secrets/kv/reader}}"}
+    with pytest.raises(Misconfigured, match=r'password +must be a secret that is here; "reader" of scope "kv"'):
+        async_io.RedisLookup(redis_server.url, "user:{id}", **lookup)
+    for password, answers in (("of-the-reader", [(1, "ann", 31)]), ("another", None)):
+        monkeypatch.setenv("SECRET_KV_READER", password)
+        reader = async_io.RedisLookup(redis_server.url, "user:{id}", **lookup)
+        if answers:
+            assert ask(reader, [1]) == answers
+        else:
+            with pytest.raises(Exception, match="invalid username-password pair"):
+                ask(reader, [1])
+
+
 def test_more_rows_than_connections_wait_for_each_other(redis_server):
     lookup = async_io.RedisLookup(redis_server.url, "user:{id}")
     assert len(ask(lookup, [1] * 500, capacity=7)) == 500

@@ -21,14 +21,16 @@ from click.testing import CliRunner
 from confluent_kafka import Producer
 
 from connectors.ground.errors import Misconfigured
-from connectors.testing.demos import Changes, Demo, Order, demo
+from connectors.testing.demo import Demo, Order
+from connectors.testing.demo_servers import Changes
+from connectors.testing.demos import demo
 from connectors.testing.servers import KafkaServer, MotoServer, RedisServer
 from connectors.workbench.pipeline import End
 from connectors.workbench.settings import library
 from connectors_tools.bundle import Reporter, load, run_job
 from connectors_tools.cli import main
-from connectors_tools.pipeline_ends import SOURCES
-from connectors_tools.pipeline_ends import TARGETS as SINKS
+from connectors_tools.pipeline_sources import SOURCES
+from connectors_tools.pipeline_targets import TARGETS as SINKS
 from connectors_tools.pipelines import PIPELINES, ends_of, files_of, gate, write_pipeline
 from tests.delta_log import delta
 from tests.servers import required

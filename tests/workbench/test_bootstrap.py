@@ -43,7 +43,7 @@ def test_without_the_library_the_line_that_fails_says_what_to_do(tmp_path: Path)
     command = [sys.executable, "-S", str(cell)]  # without installed packages, the library's own among them
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert result.returncode == 1
-    assert "not found? Open this notebook in the repository, or install the library." in result.stderr
+    assert "not found? Open it in the repository, or install the library" in result.stderr
 
 
 @pytest.mark.parametrize("last", ["exit", "error"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from connectors.core.dead_letters import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
 from connectors.testing import demos
-from connectors.testing.demos import Demo, Order
+from connectors.testing.demo import Demo, Order
 from connectors.workbench import Pipeline, pipeline
 from connectors.workbench.settings import VOLUMES_VARIABLE
 
@@ -175,24 +176,35 @@ def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path)
         pipeline_in(tmp_path, "delta to connect", address="a=1").target.properties  # noqa: B018
 
 
+CONTRACT = """
+schema:
+  - {name: orders, properties: [{name: id, required: true}]}
+  - {name: visits, properties: [{name: id, unique: true}]}
+"""
+
+
 def test_rules_may_change_between_batches_and_not_within_one(tmp_path: Path) -> None:
-    state = pipeline_in(tmp_path)
-    for part in ("offsets", "commits"):
-        Path(state.path(f"checkpoint/{part}")).mkdir(parents=True)
-    state.read(LINES)
-    offsets, commits = (Path(state.path(f"checkpoint/{part}")) for part in ("offsets", "commits"))
-    (offsets / "9").touch()
-    (commits / "9").touch()
-    other = '[{"unique": "id"}, {"expression": {"sql": "id > 3", "name": "large"}}]'
-    pipeline_in(tmp_path, checks=other).read(LINES)
-    (offsets / "10").touch()
-    pipeline_in(tmp_path, checks=other).read(LINES)
-    for changed in (other.replace("3", "4"), '[{"not_null": "id"}]'):
-        with pytest.raises(Misconfigured, match=r"checks +is not what it was when batch 10 began.*with the rules of then"):
-            pipeline_in(tmp_path, checks=changed).read(LINES)
-    pipeline_in(tmp_path, checks=other).read(LINES)
-    (commits / "10").touch()
-    pipeline_in(tmp_path, checks=changed).read(LINES)
+    def read(checks: str) -> None:
+        pipeline_in(tmp_path, checks=checks).read(LINES)
+
+    file = tmp_path / "contract.yaml"
+    file.write_text(CONTRACT)
+    large = '[{"unique": "id"}, {"expression": {"sql": "id > 3", "name": "large"}}]'
+    offsets, commits = (tmp_path / "p" / "checkpoint" / part for part in ("offsets", "commits"))
+    for folder in (offsets, commits):
+        folder.mkdir(parents=True)
+        (folder / ".9.crc").touch()
+    for batch, checks in enumerate((large, f"{file}#orders", '[{"not_null": "id"}]'), start=9):
+        read(checks)
+        (offsets / str(batch)).touch()
+        read(checks.replace(": ", ":") if checks.startswith("[") else checks)  # the same rules in another form
+        for changed in (large.replace("3", "4"), f"{file}#visits"):
+            with pytest.raises(Misconfigured, match=rf"checks +is not what it was when batch {batch} began") as refusal:
+                read(changed)
+        earlier = re.search(r"the rules of then, (\S+), and", str(refusal.value))
+        assert earlier is not None
+        read(earlier[1])  # as the error says
+        (commits / str(batch)).touch()
 
 
 @pytest.mark.spark

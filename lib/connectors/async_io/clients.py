@@ -25,6 +25,7 @@ from ..ground.clients import client_library
 from ..ground.columns import missing_columns
 from ..ground.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
 from ..ground.retry import seconds_of
+from ..ground.secrets import filled
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
 _REDIRECTS: Final = 5
@@ -166,15 +167,31 @@ def _refusal(status: int, retry_after: str | None) -> ConnectorError:
 class RedisLookup(_Lookup):
     """A hash, or with ``json=True`` a string that holds a JSON object, under ``key``, such as ``user:{user_id}``.
 
-    A hash's texts are read as the schema's types. ``url`` is that of the sink ``connectors.redis``, clusters and sentinels too.
-    With ``batch_size`` above 1, a call is one ``MGET``, or a pipeline of ``HMGET``.
+    A hash's texts are read as the schema's types. ``url``, ``user`` and ``password``, also as ``{{secrets/scope/key}}``, are
+    those of the sink ``connectors.redis``, clusters and sentinels too. With ``batch_size`` above 1, a call is one ``MGET``, or
+    a pipeline of ``HMGET``.
     """
 
     key_option = "key"
 
-    def __init__(self, url: str, key: str, *, json: bool = False, missing: str = "null", failed: str = "fail") -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        json: bool = False,
+        user: str = "",
+        password: str = "",
+        missing: str = "null",
+        failed: str = "fail",
+    ) -> None:
         super().__init__(missing, failed)
         self.url, self.key, self.json = url, key, json
+        try:
+            login = {"username": user, "password": filled(password)}
+        except ValueError as missing:
+            raise Misconfigured("async_io.RedisLookup", [Problem("password", f"must be {missing}.")]) from None
+        self.login = {name: value for name, value in login.items() if value}
 
     def key_names(self) -> Sequence[str]:
         return _names_in(self.key)
@@ -186,9 +203,10 @@ class RedisLookup(_Lookup):
         self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
 
         def make() -> Any:
-            return connect(redis, self.url, {"decode_responses": True, "max_connections": context.capacity})
+            return connect(redis, self.url, {**settings, **self.login})
 
-        self.client = context.shared(f"redis {context.capacity} {self.url}", make)
+        settings = {"decode_responses": True, "max_connections": context.capacity}
+        self.client = context.shared(f"redis {context.capacity} {self.url} {self.login}", make)
 
     async def ask(self, row: Row) -> Rows:
         return (await self.ask_all([row]))[0]

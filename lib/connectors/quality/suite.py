@@ -103,11 +103,11 @@ class Checks:
         rows, and the time, ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What
         these two keep is what was delivered. The function also takes a batch by hand: ``checks.foreach_batch(...)(df, 0)``.
         """
-        given = {"good": good, "quarantined": quarantined, "keys": keys, "counts": counts}
+        sinks = {"good": good, "quarantined": quarantined, "keys": keys, "counts": counts}
         optional = ("keys", "counts")
         problems = [
             Problem(key, f"must be a function of (DataFrame, batch id); got {type(sink).__name__}")
-            for key, sink in given.items()
+            for key, sink in sinks.items()
             if not (callable(sink) or (sink is None and key in optional))
         ]
         if keys is not None and not self.key:

@@ -23,10 +23,11 @@ BOOTSTRAP: Final = """\
 import sys
 from pathlib import Path
 
-lib = next((p / "lib" for p in [Path.cwd(), *Path.cwd().parents] if (p / "lib" / "connectors").is_dir()), None)
+folders = (folder / "lib" for folder in [Path.cwd(), *Path.cwd().parents])
+lib = next((folder for folder in folders if (folder / "connectors").is_dir()), None)
 if lib:
     sys.path.insert(0, str(lib))
-from connectors import workbench  # not found? Open this notebook in the repository, or install the library.
+from connectors import workbench  # not found? Open it in the repository, or install the library
 
 spark, dbutils, display = workbench.notebook(globals())
 """

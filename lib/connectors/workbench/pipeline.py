@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..core import Sink, Source
     from ..quality import Checks
-    from ..testing.demos import Demo
+    from ..testing.demo import Demo
 
 _TABLE: Final = re.compile(r"[^./\\\s]+\.[^./\\\s]+\.[^./\\\s]+")
 _NAME: Final = re.compile(r"\w[\w.-]*")
@@ -114,9 +114,9 @@ class Pipeline:
         """The end that is read. A demonstration gets some new orders."""
         end, name = self._ends["source"], self._parameter("source")
         parameter = "source" if end.system == _DELTA else end.address
-        if given := self._parameter(parameter):
+        if address := self._parameter(parameter):
             self._refuse_other_kind("source", parameter, is_demonstration=False)
-            return End("" if end.system == _DELTA else given, name, parameters=(parameter, "source"))
+            return End("" if end.system == _DELTA else address, name, parameters=(parameter, "source"))
         demonstration = self._demonstration("source", parameter)
         name = "orders" if parameter == "source" else name or "orders"
         demonstration.feed(name)
@@ -196,16 +196,31 @@ class Pipeline:
     def _remember_rules(self) -> None:
         """A batch that is half done must be split as it was: its quarantine may be written, and its good rows not.
 
-        Raises :class:`Misconfigured` where other rules than those of its first try would split it.
+        A copy of the rules stays in the folder ``rules``, called as the schema of a contract. Raises :class:`Misconfigured`
+        where other rules would split the batch.
         """
+        from ..quality import rules
+
+        folder, parameter = Path(self.path("rules")), self._parameter("checks")
+        checks = self.checks.checks
         if "://" in self.folder:
             return
-        stored, rules = Path(self.path("rules.txt")), "\n".join(map(repr, self.checks.checks))
-        begun, ended = (self._newest(part) for part in ("offsets", "commits"))
-        if begun > ended and stored.exists() and stored.read_text() != rules:
-            text = f"is not what it was when batch {begun} began, which is half done"
-            raise _wrong("checks", f"{text}. Run once with the rules of then ({stored}), then with the new ones.")
-        stored.write_text(rules)
+        offset, commit = self._newest("offsets"), self._newest("commits")
+        for copy in folder.glob("*.*") if offset > commit else ():
+            earlier = f"{copy}#{copy.stem}" if copy.stem != "rules" else str(copy)
+            if rules(earlier).checks != checks:
+                text = f"is not what it was when batch {offset} began, which is half done"
+                raise _wrong("checks", f"{text}. Run once with the rules of then, {earlier}, and then with the new ones.")
+        path, _, schema = ("rules.json", "", "") if parameter.startswith("[") else parameter.partition("#")
+        copy = folder / f"{schema or 'rules'}{Path(path).suffix or '.json'}"
+        content = parameter if parameter.startswith("[") else Path(path).read_text()
+        folder.mkdir(exist_ok=True)
+        part = folder / "part"
+        part.write_text(content)
+        part.replace(copy)
+        for other in folder.glob("*.*"):
+            if other != copy:
+                other.unlink()
 
     def _newest(self, part: str) -> int:
         """The newest batch in a folder of the checkpoint; -1 without one."""

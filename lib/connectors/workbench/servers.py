@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         QueueService,
     )
 
-    from ..testing.demos import Demo
+    from ..testing.demo import Demo
 
 
 @dataclass(frozen=True)

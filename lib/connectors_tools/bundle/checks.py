@@ -163,9 +163,9 @@ def _check_parameters(
             elif name not in notebook.widgets() and not notebook.takes_any():
                 known = did_you_mean(name, notebook.widgets())
                 findings.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
-        given = {*job.parameters, *overrides, *(task.spec.get("base_parameters") or {})}
+        parameters = {*job.parameters, *overrides, *(task.spec.get("base_parameters") or {})}
         for name, place in notebook.volumes().items():
-            if name not in given:
+            if name not in parameters:
                 text = f'"{name}" falls back to {place}, whatever the target; give the job a parameter of that name.'
                 findings.problem(f"{job.key}.{task.key}", text)
     used = _used(job, notebooks)

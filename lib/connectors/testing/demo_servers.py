@@ -1,0 +1,337 @@
+"""Demonstrations on servers of their own: brokers, streams, databases, stores and APIs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from .demo import ROWS, Demo, Order, is_cut_off, text_of
+from .servers import (
+    HOST,
+    ApiService,
+    CassandraServer,
+    DynamoDbServer,
+    HttpService,
+    KafkaServer,
+    KinesisServer,
+    MotoServer,
+    OpenSearchServer,
+    PostgresServer,
+    PubSubServer,
+    RedisServer,
+    Server,
+)
+from .servers.kafka_server import CONNECTION_STRING
+
+_ACCOUNT: Final = {"accessKeyId": "test", "secretAccessKey": "test"}
+
+
+
+class Served(Demo):
+    """A demonstration on a server of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = self.launched()
+        if not self.forgets:
+            self.server.folder = folder
+        self.server.start()
+
+    @abstractmethod
+    def launched(self) -> Any:
+        """The server, not yet started."""
+
+
+class Kafka(Served):
+    server: KafkaServer
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = self.server.bootstrap
+
+    def launched(self) -> Server:
+        return KafkaServer()
+
+    def create(self, name: str) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        client: Any = AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
+        if name not in client.list_topics(timeout=30).topics:
+            self.server.create_topic(name, 2)
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
+        for order in orders:
+            producer.produce(name, text_of(order))
+        producer.flush()
+
+
+class EventHubs(Kafka):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = CONNECTION_STRING
+        self.options = {"kafka.bootstrap.servers": self.server.sasl_bootstrap, "kafka.security.protocol": "SASL_PLAINTEXT"}
+
+
+class Kinesis(Served):
+    server: KinesisServer
+    forgets = ("source", "target")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = "us-east-1"
+        self.options = {"endpoint": self.server.url, **_ACCOUNT}
+
+    def launched(self) -> Server:
+        return KinesisServer()
+
+    def create(self, name: str) -> None:
+        if name not in self.server.client.list_streams()["StreamNames"]:
+            self.server.create(name)
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        self.server.put(name, [(str(order["city"]), text_of(order).encode()) for order in orders])
+
+
+class Firehose(Served):
+    server: MotoServer
+    forgets = ("target",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = "us-east-1"
+        self.options = {"endpoint": self.server.url, **_ACCOUNT}
+
+    def launched(self) -> Server:
+        return MotoServer()
+
+    def create(self, name: str) -> None:
+        client = self.server.client("firehose")
+        if name not in client.list_delivery_streams()["DeliveryStreamNames"]:
+            self.server.bucket(name)
+            bucket = {"RoleARN": "arn:aws:iam::123456789012:role/delivery", "BucketARN": f"arn:aws:s3:::{name}"}
+            client.create_delivery_stream(DeliveryStreamName=name, ExtendedS3DestinationConfiguration=bucket)
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        raise NotImplementedError("a delivery stream is no source")
+
+
+class PubSub(Served):
+    server: PubSubServer
+    forgets = ("source", "target")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = "demonstration"
+        self.options = {"endpoint": self.server.endpoint}
+
+    def launched(self) -> Server:
+        return PubSubServer()
+
+    @contextlib.contextmanager
+    def _clients(self) -> Iterator[tuple[Any, Any]]:
+        import grpc  # type: ignore[import-untyped]
+        from google.pubsub_v1 import PublisherClient, SubscriberClient
+        from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+        from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransport
+
+        with grpc.insecure_channel(self.server.endpoint) as channel:
+            subscriber = SubscriberClient(transport=SubscriberGrpcTransport(channel=channel))
+            yield PublisherClient(transport=PublisherGrpcTransport(channel=channel)), subscriber
+
+    def create(self, name: str) -> None:
+        project = f"projects/{self.address}"
+        topic, subscription = f"{project}/topics/{name}", f"{project}/subscriptions/{name}"
+        with self._clients() as (publisher, subscriber):
+            if topic not in [found.name for found in publisher.list_topics(project=project)]:
+                publisher.create_topic(name=topic)
+                subscriber.create_subscription(name=subscription, topic=topic)
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        with self._clients() as (publisher, _):
+            messages = [{"data": text_of(order).encode()} for order in orders]
+            publisher.publish(topic=f"projects/{self.address}/topics/{name}", messages=messages)
+
+
+class Redis(Served):
+    server: RedisServer
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = self.server.url
+
+    def launched(self) -> Server:
+        server = RedisServer()
+        server.append_only = True
+        return server
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        import redis
+
+        with redis.Redis.from_url(self.address) as client, client.pipeline(transaction=False) as pipeline:
+            for order in orders:
+                pipeline.xadd(name, {"id": "?"} if is_cut_off(order) else {key: str(value) for key, value in order.items()})
+            pipeline.execute()
+
+
+class Changes(Served):
+    """A PostgreSQL; each run also updates and deletes some orders.
+
+    It keeps nothing where root runs it: then it is another user, who may not enter every folder.
+    """
+
+    server: PostgresServer
+    forgets = ("source",) if hasattr(os, "getuid") and not os.getuid() else ()
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = f"{HOST}:{self.server.port}"
+
+    def launched(self) -> Server:
+        return PostgresServer()
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        import psycopg
+
+        columns = "id bigint PRIMARY KEY, city text, cents bigint, at timestamptz"
+        with psycopg.connect(self.server.url, user=self.server.user) as database:
+            database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+            database.execute(f"UPDATE {name} SET cents = cents + 1 WHERE id % 10 = 3")
+            database.execute(f"DELETE FROM {name} WHERE id % 10 = 4")
+            rows = [{**order, "cents": abs(order["cents"])} for order in orders]
+            insert = f"INSERT INTO {name} VALUES (%(id)s, %(city)s, %(cents)s, %(at)s)"
+            database.cursor().executemany(insert, rows)
+
+    def rows(self, name: str) -> list[tuple[int, int]]:
+        """The id and the price of each order that the table has now."""
+        import psycopg
+
+        with psycopg.connect(self.server.url, user=self.server.user) as database:
+            return database.execute(f"SELECT id, cents FROM {name} ORDER BY id").fetchall()
+
+
+class OpenSearch(Served):
+    server: OpenSearchServer
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = self.server.url
+
+    def launched(self) -> Server:
+        return OpenSearchServer()
+
+    def create(self, name: str) -> None:
+        from urllib.error import HTTPError
+
+        kinds = {"id": "long", "city": "keyword", "cents": "long", "at": "date"}
+        mapping = {"properties": {key: {"type": kind} for key, kind in kinds.items()}}
+        with contextlib.suppress(HTTPError):  # it is there
+            self.server.ask("PUT", f"/{name}", {"mappings": mapping})
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        for order in orders:
+            self.server.ask("PUT", f"/{name}/_doc/{order['id']}", dict(order))
+        self.server.ask("POST", f"/{name}/_refresh")
+
+
+class Restored(Served):
+    """A server that forgets; a file has all orders that it was given, so that the next one gets them, too."""
+
+    forgets = ("target",)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._known: set[str] = set()
+
+    def feed(self, name: str = "orders", rows: int = ROWS) -> None:
+        file, orders = self.folder / f"{name}.jsonl", self._new(name, rows)
+        with file.open("a") as lines:
+            lines.writelines(f"{json.dumps(order)}\n" for order in orders)
+        self.create(name)
+        self.put(name, orders if name in self._known else [json.loads(line) for line in file.read_text().splitlines()])
+        self._known.add(name)
+
+
+class Api(Restored):
+    server: ApiService
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = self.server.url
+
+    def launched(self) -> Server:
+        return ApiService()
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        self.server.add(name, [{**order, "updated_at": order["at"]} for order in orders])
+
+
+class Service(Served):
+    """A service that tells the name of a customer."""
+
+    server: HttpService
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = f"{self.server.url}/users/{{id}}"
+
+    def launched(self) -> Server:
+        return HttpService()
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        raise NotImplementedError("a service is no source")
+
+
+class DynamoDb(Restored):
+    server: DynamoDbServer
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.address = "us-east-1"
+        self.options = {"endpoint": self.server.url, **_ACCOUNT}
+
+    def launched(self) -> Server:
+        return DynamoDbServer()
+
+    def create(self, name: str) -> None:
+        client = self.server.client()
+        if name not in client.list_tables()["TableNames"]:
+            key = [{"AttributeName": "id", "KeyType": "HASH"}], [{"AttributeName": "id", "AttributeType": "N"}]
+            client.create_table(TableName=name, KeySchema=key[0], AttributeDefinitions=key[1], BillingMode="PAY_PER_REQUEST")
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        client = self.server.client()
+        for order in orders:
+            item = {key: {"N" if isinstance(value, int) else "S": str(value)} for key, value in order.items()}
+            client.put_item(TableName=name, Item=item)
+
+
+class Cassandra(Restored):
+    server: CassandraServer
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.options = dict(self.server.options)
+        self.address = str(self.options.pop("contactPoints"))
+
+    def launched(self) -> Server:
+        return CassandraServer()
+
+    def create(self, name: str) -> None:
+        self.server.keyspace(name.split(".")[0])
+        columns = "id bigint PRIMARY KEY, city text, cents bigint, at timestamp"
+        self.server.client.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        insert = self.server.client.prepare(f"INSERT INTO {name} (id, city, cents, at) VALUES (?, ?, ?, ?)")
+        for order in orders:
+            row = {**order, "at": datetime.datetime.fromisoformat(order["at"])}
+            self.server.client.execute(insert, [row[key] for key in ("id", "city", "cents", "at")])

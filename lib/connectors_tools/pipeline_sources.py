@@ -1,0 +1,286 @@
+"""The systems that pipelines read, and what is different for each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .pipeline_ends import (
+    API,
+    BROKERS,
+    CONNECTOR,
+    DECODED,
+    ENRICH,
+    HOSTS,
+    HUB,
+    JDBC,
+    NODES,
+    ORDER,
+    PROJECT,
+    REDIS,
+    REGION,
+    Parameter,
+    SourceEnd,
+)
+
+_NAME: Final = "pipeline.source.name"
+_STATE: Final = {"stateLocation": 'pipeline.path("epochs")'}
+_COLUMNS: Final = ", ".join(f'"{column.split()[0]}"' for column in ORDER.split(", "))
+_IDENTITY: Final = f"return records.select({_COLUMNS})"
+_FIELDS: Final = f'''order = "{ORDER}"
+text = "try_cast(cast(fields['{{0}}'] AS string) AS {{1}}) AS {{0}}"
+columns = [text.format(*column.split()) for column in order.split(", ")]
+return records.selectExpr("id AS entry", *columns)'''
+_CALLS: Final = '''lookup = async_io.HttpLookup(pipeline.service.address)  # many calls at a time, in no order
+return records.transform(async_io.unordered_wait, lookup, schema="name string", capacity=50)'''
+_DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
+_DEBEZIUM_CONFIG: Final = '''host, _, port = pipeline.source.address.partition(":")
+slot = re.sub("[^a-z0-9]", "_", pipeline.name.lower())
+debezium = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "name": pipeline.name,
+    "database.hostname": host,
+    "database.port": port or "5432",
+    "database.dbname": dbutils.widgets.get("database_dbname"),
+    "database.user": dbutils.widgets.get("database_user"),
+    "database.password": dbutils.widgets.get("database_password"),
+    "table.include.list": pipeline.source.name,
+    "topic.prefix": pipeline.name,
+    "plugin.name": "pgoutput",
+    "slot.name": slot,
+    "publication.name": slot,
+    "publication.autocreate.mode": "filtered",
+    "tombstones.on.delete": "false",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+}'''
+_API_CONFIG: Final = '''json.dumps({
+        "baseUrl": pipeline.source.address,
+        "resources": [{
+            "name": pipeline.source.name,
+            "path": f"page/{pipeline.source.name}",
+            "parameters": {"since": "{position}"},
+            "key": ["id"],
+            "cursor": {"field": "updated_at"},
+            "paging": {"kind": "page", "size": 100},
+        }],
+    })'''
+
+
+def _name(meaning: str, default: str = "orders") -> Parameter:
+    return Parameter("source", default, meaning)
+
+
+_TABLE: Final = Parameter("source", "", "catalog.schema.table or a folder; empty: a demonstration")
+
+SOURCES: Final = {
+    "kafka": SourceEnd(
+        title="Kafka",
+        records="The records that are new in a topic",
+        record="record",
+        format="kafka",
+        address="kafka_bootstrap_servers",
+        parameters=(BROKERS, _name("Topic, or several with commas")),
+        options={
+            "kafka.bootstrap.servers": "pipeline.source.address",
+            "subscribe": _NAME,
+            "startingOffsets": '"earliest"',
+            "maxOffsetsPerTrigger": '"1000000"',
+            **DECODED,
+        },
+        rows='return records.select("topic", "partition", "offset", "value.*")',
+        plain='return records.select("value.*")',
+        key=("topic", "partition", "offset"),
+    ),
+    "event_hubs": SourceEnd(
+        title="Event Hubs",
+        records="The events that are new in an event hub",
+        record="event",
+        format="event_hubs",
+        address="connectionString",
+        parameters=(HUB, _name("Event hub")),
+        options={
+            "connectionString": "pipeline.source.address",
+            "eventHub": _NAME,
+            "startingOffsets": '"earliest"',
+            "maxOffsetsPerTrigger": '"1000000"',
+            **DECODED,
+        },
+        rows='return records.select("partition", "offset", "value.*")',
+        plain='return records.select("value.*")',
+        key=("partition", "offset"),
+    ),
+    "kinesis": SourceEnd(
+        title="Kinesis",
+        records="The records that are new in a stream",
+        record="record",
+        format="kinesis",
+        address="region",
+        parameters=(REGION, _name("Stream")),
+        options={
+            "region": "pipeline.source.address",
+            "streamName": _NAME,
+            "startingPosition": '"TRIM_HORIZON"',
+            **_STATE,
+            **DECODED,
+        },
+        rows='return records.select("shardId", "sequenceNumber", "data.*")',
+        plain='return records.select("data.*")',
+    ),
+    "pubsub": SourceEnd(
+        title="Pub/Sub",
+        records="The messages of a subscription",
+        record="message",
+        format="pubsub",
+        address="projectId",
+        parameters=(PROJECT, _name("Subscription, of this pipeline alone")),
+        options={"projectId": "pipeline.source.address", "subscriptionId": _NAME, **_STATE, **DECODED},
+        rows='return records.select("messageId", "publishTime", "data.*")',
+        plain='return records.select("data.*")',
+        key=("messageId",),
+    ),
+    "redis": SourceEnd(
+        title="a Redis stream",
+        records="The entries that are new in a stream",
+        record="entry",
+        format="redis",
+        address="url",
+        parameters=(REDIS, _name("Key of the stream")),
+        options={"url": "pipeline.source.address", "stream": _NAME, "group": "pipeline.name", **_STATE},
+        rows=_FIELDS,
+        plain=_FIELDS.replace('"id AS entry", ', ""),
+        key=("entry",),
+    ),
+    "files": SourceEnd(
+        title="files",
+        records="The rows of files that are new in a folder",
+        record="row",
+        format="files",
+        address="source",
+        parameters=(_name("Folder, or a path with *; empty: a demonstration", ""),),
+        options={"path": "pipeline.source.address", "fileFormat": '"parquet"', "maxFilesPerTrigger": '"100"'},
+        rows=_IDENTITY,
+    ),
+    "lines": SourceEnd(
+        title="growing files",
+        records="The lines that are new in files, which may grow and be rotated,",
+        record="line",
+        format="file_stream",
+        address="source",
+        parameters=(_name("Files, as a path with *; empty: a demonstration", ""),),
+        options={"path": "pipeline.source.address", "maxBytesPerTrigger": '"256MB"', **DECODED},
+        rows='return records.select("filename", "position", "value.*")',
+        plain='return records.select("value.*")',
+    ),
+    "jdbc": SourceEnd(
+        title="a database",
+        records="The rows that are new in a table, by a growing column,",
+        record="row",
+        format="jdbc",
+        address="url",
+        parameters=(JDBC, _name("Table")),
+        options={
+            "url": "pipeline.source.address",
+            "dbtable": _NAME,
+            "incremental": '"incrementing"',
+            "incrementingColumn": '"id"',
+        },
+        rows=_IDENTITY,
+    ),
+    "http": SourceEnd(
+        title="a REST API",
+        records="The records that are new at an API",
+        record="record",
+        format="http",
+        address="url",
+        parameters=(API, _name("Resource of the API")),
+        options={"config": _API_CONFIG, **_STATE},
+        rows='return records.selectExpr("id", "city", "cents", "timestamp(updated_at) AS at")',
+    ),
+    "elasticsearch": SourceEnd(
+        title="Elasticsearch or OpenSearch",
+        records="The documents that are new in an index",
+        record="document",
+        format="elasticsearch",
+        address="hosts",
+        parameters=(HOSTS, _name("Index, alias or pattern")),
+        options={"hosts": "pipeline.source.address", "index": _NAME, "idColumn": '"document"'},
+        rows=f'return records.select("document", {_COLUMNS})',
+        plain=_IDENTITY,
+        key=("document",),
+    ),
+    "cassandra": SourceEnd(
+        title="Cassandra",
+        records="The rows of a table",
+        record="row",
+        format="cassandra",
+        address="contactPoints",
+        parameters=(NODES, _name("keyspace.table", "shop.orders")),
+        options={
+            "contactPoints": "pipeline.source.address",
+            "keyspace": 'pipeline.source.parts[0]',
+            "table": 'pipeline.source.parts[1]',
+        },
+        rows=_IDENTITY,
+        query="copy",
+    ),
+    "dynamodb": SourceEnd(
+        title="DynamoDB",
+        records="The items of a table",
+        record="item",
+        format="dynamodb",
+        address="region",
+        parameters=(REGION, _name("Table")),
+        options={"region": "pipeline.source.address", "table": _NAME},
+        rows='return records.selectExpr("bigint(id) id", "city", "bigint(cents) cents", "timestamp(at) at")',
+        query="copy",
+    ),
+    "connect": SourceEnd(
+        title="a connector of Kafka Connect",
+        records="The records that are new at a connector",
+        record="record",
+        format="connect",
+        address="config",
+        parameters=(CONNECTOR, _name("Name of the connector")),
+        options={"config": 'json.dumps({**pipeline.source.properties, "name": pipeline.source.name})', **_STATE},
+        rows=f'''order = "{ORDER}"
+value = f.from_json(f.col("value").cast("string"), order).alias("value")
+return records.select(value).select("value.*")''',
+    ),
+    "cdc": SourceEnd(
+        title="PostgreSQL's log of changes",
+        records="The inserts, updates and deletions of a table",
+        record="change",
+        format="connect",
+        address="database_hostname",
+        parameters=(
+            Parameter("database_hostname", "", "Host, or host:port; empty: a demonstration"),
+            Parameter("database_dbname", "postgres", "Database"),
+            Parameter("database_user", "postgres", "A user who may replicate"),
+            Parameter("database_password", "none", "{{secrets/scope/key}}"),
+            _name("schema.table", "public.orders"),
+        ),
+        options={"config": "json.dumps(debezium)", "pluginPackages": f'"{_DEBEZIUM}"', **_STATE},
+        rows=_DEBEZIUM_CONFIG,
+        query="changes",
+    ),
+    ENRICH: SourceEnd(
+        title="Delta, through a service,",
+        records="The rows that are new in a table, each with the answer of a service,",
+        record="row",
+        format="delta",
+        address="url",
+        parameters=(_TABLE, Parameter("url", "", "URL with {columns}; empty: a demonstration")),
+        options={"maxBytesPerTrigger": '"256MB"'},
+        rows=_CALLS,
+    ),
+    "delta": SourceEnd(
+        title="Delta",
+        records="The rows that are new in a table",
+        record="row",
+        format="delta",
+        address="",
+        parameters=(_TABLE,),
+        options={"maxBytesPerTrigger": '"256MB"'},
+        rows="return records",
+    ),
+}
+"""The systems that pipelines read."""
