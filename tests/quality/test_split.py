@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,26 @@ def test_every_row_is_in_exactly_one_part(df: DataFrame) -> None:
         (3, 11): ["between(n, 0, 10)"],
         (None, -1): ["not_null(id)", "between(n, 0, 10)"],
     }
+
+
+def test_what_was_delivered_is_told_by_keys_and_counts_after_the_rows(spark: SparkSession) -> None:
+    calls: list[tuple[str, list[dict[str, Any]]]] = []
+
+    def sink(name: str) -> Any:
+        return lambda frame, batch: calls.append((f"{name} {batch}", [row.asDict() for row in frame.collect()]))
+
+    frame = spark.createDataFrame([(1, 1, 5), (1, 1, 6), (2, None, 5), (3, 1, 11)], "id int, `a.b` int, n int")
+    checks = quality.Checks([quality.between("n", 0, 10), quality.unique("id", "a.b")])
+    checks.foreach_batch(**{name: sink(name) for name in ("good", "quarantined", "keys", "counts")})(frame, 7)
+    (_, keys), (_, counts) = calls[2:]
+    assert [name for name, _ in calls] == ["quarantined 7", "good 7", "keys 7", "counts 7"]
+    assert counts == [{"batch_id": 7, "rows": 4, "good": 3, "quarantined": 1}]
+    assert sorted((row["id"], row["a.b"]) for row in keys) == [(1, 1), (2, None)]
+    assert all(isinstance(row["delivered_at"], datetime.datetime) for row in keys)
+    with pytest.raises(Misconfigured, match=r"keys +needs a check unique"):
+        quality.Checks([quality.not_null("id")]).foreach_batch(good=print, quarantined=print, keys=print)
+    with pytest.raises(Misconfigured, match=r"counts +must be a function"):
+        checks.foreach_batch(good=print, quarantined=print, counts=3)  # type: ignore[arg-type]
 
 
 def test_null_passes_every_check_but_not_null(spark: SparkSession) -> None:

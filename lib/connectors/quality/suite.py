@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem
 from ..spark.library import Carried
-from .check import Check, RowCheck
+from .check import Check, RowCheck, quoted
 from .report import CheckOutcome, Report, announce
 from .set_checks import RowCount, Unique
 
@@ -184,7 +184,7 @@ class SplitBatch(Carried):
             self._quarantined(parts.quarantined, batch_id)
             self._good(parts.good, batch_id)
             if self._keys is not None:
-                keys = parts.good.select(*self._checks.key).distinct()
+                keys = parts.good.select(*map(quoted, self._checks.key)).distinct()
                 self._keys(keys.withColumn(DELIVERED_AT, sf.current_timestamp()), batch_id)
         if self._counts is not None:
             self._counts(df.sparkSession.createDataFrame([counts]), batch_id)
