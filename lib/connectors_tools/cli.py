@@ -260,6 +260,8 @@ def options(system: str | None, markdown: bool) -> None:
 def new(name: str, pipeline: str | None, kind: str | None, example: str, into: Path | None) -> None:
     """Writes the pipeline NAME, or the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the
     tables."""
+    from .bundle import load
+    from .bundle import validate as check
     from .pipelines import write_pipeline
     from .scaffold import write_connector
 
@@ -274,6 +276,8 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
         files = write_connector(root, name, str(kind), example)
     for file in files:
         click.echo(f"written: {file.relative_to(root)}")
+    for problem in check(load(into)).problems if into else ():
+        click.echo(f"In your bundle:   {problem.option}: {problem.text}")
     click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py" if kind else "")
     click.echo(f"Run its job:      {f'cd {into} && ' if into else ''}python -m connectors run {name}")
 

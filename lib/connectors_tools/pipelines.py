@@ -86,10 +86,11 @@ def write_pipeline(root: Path, name: str, kind: str, *, is_foreign: bool = False
         text = f'must be {ENRICH}, or FROM_to_TO, from {sources}, to {", ".join(TARGETS)}; got "{kind}".'
         raise Misconfigured("connectors new", [Problem("--pipeline", text)])
     files = {root / path: text for path, text in files_of(kind, name).items()}
-    shared = {}
+    shared: dict[Path, str] = {}
     if is_foreign:
-        bundle = Template((_SKELETONS / "bundle.yml").read_text()).substitute(name=re.sub(r"\W", "_", root.resolve().name))
-        shared = {root / "databricks.yml": bundle}
+        if not (root / "databricks.yaml").exists():
+            name_of_bundle = json.dumps(re.sub(r"\W", "_", root.resolve().name, flags=re.ASCII))
+            shared[root / "databricks.yml"] = _filled("bundle.yml", {"name": name_of_bundle})
         if ends.target.format == "delta":
             shared[root / _GATE] = gate()
     if problems := list(_problems(root, name, files, is_foreign=is_foreign)):
@@ -367,7 +368,7 @@ def _problems(root: Path, name: str, files: Mapping[Path, str], *, is_foreign: b
     elif not re.fullmatch(r"[a-z][a-z0-9_]*", name) or yaml.safe_load(name) != name:
         text = 'must be a name such as "orders": small letters, digits and underscores, and no word of YAML; got "{}".'
         yield Problem("NAME", text.format(name))
-    elif existing := [str(path.relative_to(root)) for path in files if path.exists()]:
+    elif existing := [str(path.relative_to(root)) for path in files if path.exists() or path == root / _GATE]:
         yield Problem("NAME", f"{name} is taken: {', '.join(existing)} exists. Choose another name.")
 
 

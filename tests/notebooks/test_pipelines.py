@@ -122,6 +122,23 @@ def test_a_new_pipeline_is_written_once(tmp_path: Path) -> None:
             write_pipeline(tmp_path, name, "kafka_to_delta")
 
 
+def test_a_new_bundle_has_a_name_of_letters_and_one_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> None:
+    bundle = tmp_path / "2024"
+    with pytest.raises(Misconfigured, match=r"quality is taken"):
+        write_pipeline(bundle, "quality", "kafka_to_delta", is_foreign=True)
+    assert not bundle.exists()
+    write_pipeline(bundle, "visits", "kafka_to_delta", is_foreign=True)
+    assert load(bundle).config["bundle"]["name"] == "2024"
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "databricks.yaml").write_text("bundle: {name: own}\ninclude: [jobs/*.yml]\ntargets: {dev: {default: true}}\n")
+    written = CliRunner().invoke(main, ["new", "visits", "--pipeline", "kafka-to-delta", "--into", str(own)])
+    assert written.exit_code == 0, written.output
+    assert "In your bundle:" in written.output
+    assert "${var.workdir} names no variable" in written.output
+    assert not (own / "databricks.yml").exists()
+
+
 @pytest.mark.spark
 def test_a_pipeline_in_a_bundle_of_ones_own_runs_as_it_is_written(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -303,7 +320,8 @@ def test_the_gate_of_redis_finds_a_hash_without_the_fields_that_were_null(spark:
     url = required(RedisServer).url
     with redis.Redis.from_url(url) as client:
         client.hset("null:1", mapping={"id": 1, "city": "Bern"})
-    pipeline = SimpleNamespace(target=End(url, "null"), stored=lambda spark, part: spark.range(1, 3))
+    target = End(url, "null")
+    pipeline = SimpleNamespace(target=target, look=dict, stored=lambda spark, part: spark.range(1, 3))
     names: dict[str, Any] = {"spark": spark, "pipeline": pipeline}
     exec(SINKS["redis"].look, names)
     assert [(row.id, row.cents) for row in names["table"].collect()] == [(1, None)]

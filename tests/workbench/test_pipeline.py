@@ -13,7 +13,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
+import connectors
 from connectors.core.dead_letters import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
@@ -194,9 +196,18 @@ def test_rules_may_change_between_batches_and_not_within_one(tmp_path: Path) -> 
     for folder in (offsets, commits):
         folder.mkdir(parents=True)
         (folder / ".9.crc").touch()
+    def quarantine(batch: int) -> None:
+        log = tmp_path / "p" / "quarantine" / "_delta_log"
+        log.mkdir(parents=True, exist_ok=True)
+        mark = json.dumps({"connectors": {"sink": "s", "query": "q", "batch": batch}})
+        (log / f"{batch:020}.json").write_text(json.dumps({"commitInfo": {"userMetadata": mark, "timestamp": 0}}))
+
     for batch, checks in enumerate((large, f"{file}#orders", '[{"not_null": "id"}]'), start=9):
         read(checks)
         (offsets / str(batch)).touch()
+        read(large.replace("large", "other"))  # nothing of the batch is written: any rules may split it
+        read(checks)
+        quarantine(batch)
         read(checks.replace(": ", ":") if checks.startswith("[") else checks)  # the same rules in another form
         for changed in (large.replace("3", "4"), f"{file}#visits"):
             with pytest.raises(Misconfigured, match=rf"checks +is not what it was when batch {batch} began") as refusal:
@@ -205,6 +216,32 @@ def test_rules_may_change_between_batches_and_not_within_one(tmp_path: Path) -> 
         assert earlier is not None
         read(earlier[1])  # as the error says
         (commits / str(batch)).touch()
+
+
+@pytest.mark.spark
+def test_rules_that_no_batch_can_be_split_by_may_be_mended(spark: Any, tmp_path: Path) -> None:
+    spark.range(3).write.format("delta").save(f"{tmp_path}/source")
+
+    def run(checks: str, target: str = "table") -> None:
+        state = pipeline_in(tmp_path, checks=checks)
+        state.read(LINES)
+        sinks = state.checks.foreach_batch(
+            good=connectors.foreach_batch("delta", path=f"{tmp_path}/{target}"),
+            quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
+        )
+        writer = spark.readStream.format("delta").load(f"{tmp_path}/source").writeStream.foreachBatch(sinks)
+        writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
+
+    (tmp_path / "broken").touch()
+    for wrong in ('[{"not_null": "idd"}]', '[{"expression": "raise_error(string(id))"}]'):
+        with pytest.raises(StreamingQueryException):
+            run(wrong)
+    with pytest.raises(StreamingQueryException):  # nothing is quarantined, and that is written
+        run('[{"not_null": "id"}]', "broken")
+    with pytest.raises(Misconfigured, match=r"checks +is not what it was when batch 0 began"):
+        run('[{"between": ["id", 1, 9]}]')
+    run('[{"not_null": "id"}]')
+    assert spark.read.format("delta").load(f"{tmp_path}/table").count() == 3
 
 
 @pytest.mark.spark
@@ -221,6 +258,13 @@ def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, 
     assert first.count() == 3
     state.replace(spark.range(4))
     assert state.rows(spark).count() == 4
+    spark.sql(f"OPTIMIZE delta.`{state.table['path']}`")
+    state.replace(numbers, "copy")
+    elsewhere = pipeline_in(tmp_path, "cassandra to delta", target=f"{tmp_path}/elsewhere")
+    for other in (elsewhere, state):
+        numbers.write.format("delta").mode("append").save(other.table["path"])
+        with pytest.raises(Misconfigured, match=r"target +has rows that p has not written"):
+            other.replace(numbers, "copy")
 
 
 class Forgetful(Demo):

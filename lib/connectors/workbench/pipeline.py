@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -206,7 +206,8 @@ class Pipeline:
         if "://" in self.folder:
             return
         offset, commit = self._newest("offsets"), self._newest("commits")
-        for copy in folder.glob("*.*") if offset > commit else ():
+        is_half_done = offset > commit and self._is_quarantined(offset)
+        for copy in folder.glob("*.*") if is_half_done else ():
             earlier = f"{copy}#{copy.stem}" if copy.stem != "rules" else str(copy)
             if rules(earlier).checks != checks:
                 text = f"is not what it was when batch {offset} began, which is half done"
@@ -221,6 +222,13 @@ class Pipeline:
         for other in folder.glob("*.*"):
             if other != copy:
                 other.unlink()
+
+    def _is_quarantined(self, batch: int) -> bool:
+        """True if ``batch`` is the newest in the quarantine, which is written first, with rows or without."""
+        from ..systems.delta import DeltaSink
+
+        ledgers = DeltaSink.ledgers_in(self.path("quarantine"), {}) or ()
+        return any(ledger.entries[0].batch == batch for ledger in ledgers)
 
     def _newest(self, part: str) -> int:
         """The newest batch in a folder of the checkpoint; -1 without one."""
@@ -256,7 +264,7 @@ class Pipeline:
 
         Raises :class:`Misconfigured` for a target with rows that this pipeline has not written.
         """
-        spark, token = rows.sparkSession, uuid.uuid4().hex
+        spark, token = rows.sparkSession, f"{self.name} {uuid.uuid4().hex}"
         table = {"path": self.path(part)} if part else self.table
         if part == "copy":
             self._refuse_foreign_rows(spark)
@@ -273,13 +281,14 @@ class Pipeline:
     def _refuse_foreign_rows(self, spark: SparkSession) -> None:
         from pyspark.errors import AnalysisException
 
-        def exists(read: Callable[[], DataFrame]) -> bool:
-            try:
-                return not read().isEmpty()
-            except AnalysisException:  # there is no such table yet
-                return False
-
-        if exists(lambda: self.rows(spark)) and not exists(lambda: self.stored(spark, "counts")):
+        try:
+            if self.rows(spark).isEmpty():
+                return
+        except AnalysisException:  # there is no such table yet
+            return
+        written = _history(spark, self.table).where("bigint(operationMetrics.numOutputRows) > 0")
+        newest = written.orderBy("version", ascending=False).first()
+        if newest is None or not (newest["userMetadata"] or "").startswith(f"{self.name} "):
             text = f"has rows that {self.name} has not written, and would lose them; got \"{self._parameter('target')}\""
             raise _wrong("target", f"{text}. Give another table, or empty this one.")
 
