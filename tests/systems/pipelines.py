@@ -88,21 +88,23 @@ QUEUES: Pipelines = {
     "copy of a misbehaving queue": Pipeline(CopyContext, "format", KilledMisbehavingQueueContext),
     "copy of shards": Pipeline(CopyContext, "foreach_batch", ShardContext),
 }
+STREAMS = ("kinesis", "pubsub", "redis")
+REQUESTS = ("dynamodb", "elasticsearch", "http", "redis")
 
 
-def queues() -> Pipelines:
-    """Copies of what cannot be read twice, by one driver, so that each of its kills strikes every system.
-
-    They are the test kit's queues, and those of real servers.
-    """
-    systems = kills_of_systems()
-    copies = {
-        f"{name} of {system}": pipeline
-        for system in ("pubsub", "redis")
-        for name, pipeline in systems[system].PIPELINES.items()
-        if pipeline.source
-    }
-    return {**QUEUES, **copies}
+def groups() -> dict[str, Pipelines]:
+    """All queries by the driver that runs them together: each of its kills strikes every system of the group."""
+    grouped: dict[str, dict[str, Pipeline]] = {"reference": dict(REFERENCE), "streams": dict(QUEUES), "requests": {}}
+    for system, kills in kills_of_systems().items():
+        for name, pipeline in kills.PIPELINES.items():
+            if system in STREAMS and pipeline.source:
+                group = "streams"
+            elif system in REQUESTS:
+                group = "requests"
+            else:
+                group = system
+            grouped.setdefault(group, {})[f"{name} of {system}"] = pipeline
+    return dict(grouped)
 
 
 def kills_of_systems() -> dict[str, Any]:

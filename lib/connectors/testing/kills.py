@@ -16,6 +16,7 @@ import re
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,7 @@ from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjecto
 from .spark_suites import class_name, spark_query
 
 DRIVER, EXECUTOR, NOTHING = OUTCOMES = ("driver killed", "executor killed", "not reached")
-_START_SECONDS = 300.0
+_START_SECONDS = 600.0
 _STARTS = 3
 _ROWS = 40
 _SCALES = (1, 2, 3, 5, 2)
@@ -54,23 +55,33 @@ class Kills:
     environments: Sequence[str] = (LOCAL,)
     report: list[str] = field(default_factory=list)
     """The outcome of each round, one line each."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """The number of rounds by environment and outcome."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self, kills: int) -> None:
-        """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere."""
-        chance = random.Random(self.seed)
+        """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere.
+
+        Called again, it goes on with the same queries.
+        """
+        chance = random.Random(f"{self.seed} {self._rounds}")
         queries = {name: self._query(name) for name in self.targets}
-        for number in range(kills):
-            self._round(number, queries, (number + 1) * _ROWS, chance)
+        for _ in range(kills):
+            self._round(self._rounds, queries, (self._rounds + 1) * _ROWS, chance)
+        rows = self._rounds * _ROWS
         for query in queries.values():
             FailureInjector(query.faults).disarm()
             FailureInjector(query.faults).clear_victims()
         for system in self.sources.values():
             system.settle()
-        self._run(list(queries.values()), kills * _ROWS, 2, "the last run")
-        wrong = [difference for name in self.targets if (difference := self._difference(name, kills * _ROWS))]
+        self._run(list(queries.values()), rows, 2, "the last run")
+        wrong = [difference for name in self.targets if (difference := self._difference(name, rows))]
         if wrong:
             raise AssertionError("\n".join([*wrong, *self.report]))
+
+    @property
+    def _rounds(self) -> int:
+        return self.outcomes.total()
 
     def _query(self, name: str) -> SparkQuery:
         target, carrier = self.targets[name]
@@ -100,6 +111,7 @@ class Kills:
         code = self._run(list(queries.values()), rows, scale, f"round {number}", kill_after, environment)
         outcome = DRIVER if code else EXECUTOR if injector.struck() > struck else NOTHING
         injector.disarm()
+        self.outcomes[f"{environment}: {outcome}"] += 1
         self.report.append(f"round {number}, {environment}: {outcome} {moment}")
 
     def _points(self, name: str, query: SparkQuery, action: Action) -> tuple[Point, ...]:
