@@ -214,3 +214,20 @@ def test_the_result_of_great_expectations_is_there_to_keep(bad: DataFrame) -> No
     assert result.statistics["unsuccessful_expectations"] == 3
     assert isinstance(result.to_json_dict(), dict)
     assert isinstance(pd.DataFrame(result.results), pd.DataFrame)
+
+
+def test_several_verdicts_are_one_table_or_one_error(spark: SparkSession, bad: DataFrame) -> None:
+    true = quality.claims(spark, {"two is two": 2 == 2, "there are rows": bad.count() > 0})
+    good = CHECKS.validate(bad.where("n < 4 AND id IS NOT NULL OR n = 5"), name="orders")
+    table = quality.enforce(good, true)
+    assert list(table.columns) == ["output", "check", "ok", "failing"]
+    assert list(table.output) == ["orders"] * 4 + ["claims"] * 2
+    assert table.ok.all()
+    wrong = quality.claims(spark, {"two is three": False, "two is two": True}, name="sums")
+    with pytest.raises(quality.QualityFailed, match=r"^sums: 1 of 2 checks failed\n  holds: 1 of 2 rows\n.*two is three"):
+        quality.enforce(good, wrong)
+    with pytest.raises(quality.QualityFailed) as failure:
+        quality.enforce(CHECKS.validate(bad, name="orders"), true, wrong)
+    assert failure.value.output == "orders, sums"
+    assert failure.value.failing["sums: holds"] == [{"claim": "two is three", "holds": False}]
+    assert "orders: 3 of 4 checks failed" in str(failure.value)

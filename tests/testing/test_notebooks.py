@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import traceback
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
 from connectors.core import Misconfigured
-from connectors.testing import forget_commit, kill_notebook, run_notebook
+from connectors.testing import forget_commit, kill_driver, kill_notebook, run_notebook
 
 
 def write_notebook(path: Path, *cells: str) -> str:
@@ -57,6 +58,24 @@ def test_a_driver_is_killed_at_an_event(tmp_path: Path) -> None:
     kill_notebook(write_notebook(tmp_path / "endless.ipynb", *cells), {}, when=lambda: pid.exists() and pid.read_text() != "")
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+def count_up(spark: Any, folder: str, limit: int) -> None:
+    import time
+    from pathlib import Path
+
+    for number in range(spark.range(limit).count()):
+        Path(folder, str(number)).touch()
+        time.sleep(0.05)
+
+
+@pytest.mark.spark
+def test_a_function_is_killed_in_a_driver_of_its_own(tmp_path: Path) -> None:
+    arguments = {"folder": str(tmp_path), "limit": 1000}
+    kill_driver(count_up, arguments, when=lambda: (tmp_path / "3").exists())
+    assert 4 <= len(list(tmp_path.iterdir())) < 1000
+    with pytest.raises(RuntimeError, match=r"count_up ended with 0 before it was killed"):
+        kill_driver(count_up, {**arguments, "limit": 2}, when=lambda: False)
 
 
 def test_a_driver_that_ends_before_it_is_killed_is_an_error_with_its_output(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from connectors.testing.environments import Environment
 pytestmark = [pytest.mark.spark, pytest.mark.essential]
 
 
-def started(spark: Any, folder: Path, carrier: str, **options: Any) -> Any:
+def writer_of(spark: Any, folder: Path, carrier: str, **options: Any) -> Any:
     rows = spark.readStream.format("connectors.sequence").options(end=100, maxRowsPerTrigger=60).load()
     settings = {"path": str(folder / "out"), "rolling": "policy", "fileFormat": "json", **options}
     writer = rows.writeStream
@@ -22,7 +23,11 @@ def started(spark: Any, folder: Path, carrier: str, **options: Any) -> Any:
         writer = writer.foreachBatch(connectors.foreach_batch("files", settings))
     else:
         writer = writer.format("connectors.files").options(**settings)
-    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+
+
+def started(spark: Any, folder: Path, carrier: str, **options: Any) -> Any:
+    return writer_of(spark, folder, carrier, **options).start()
 
 
 def visible(folder: Path) -> int:
@@ -67,3 +72,29 @@ def test_the_error_of_the_query_is_raised(environment: Environment, tmp_path: Pa
     with pytest.raises(Exception, match="the batch is not wanted"):
         workbench.wait(writer.trigger(availableNow=True).start())
     assert capsys.readouterr().out.rstrip().endswith("failed")
+
+
+class SlowWriter:
+    """A writer whose first starts fail, as they do where a Python process has not started in time."""
+
+    def __init__(self, writer: Any, failures: int, text: str) -> None:
+        self.writer, self.failures, self.text = writer, failures, text
+        self.starts = 0
+
+    def start(self) -> Any:
+        self.starts += 1
+        if self.starts > self.failures:
+            return self.writer.start()
+        return SimpleNamespace(isActive=False, exception=lambda: RuntimeError(self.text))
+
+
+@pytest.mark.environments("local", "connect")
+def test_a_start_that_was_too_slow_is_made_again_and_no_other_one(environment: Environment, tmp_path: Path) -> None:
+    slow = SlowWriter(writer_of(environment.spark, tmp_path, "foreach_batch"), 2, "Python worker failed to connect back.")
+    assert workbench.wait(workbench.launch(slow)).batches == 2  # type: ignore[arg-type]
+    assert slow.starts == 3
+    for failures, text, starts in ((9, slow.text, 8), (2, "no such table", 1)):
+        other = SlowWriter(None, failures, text)
+        with pytest.raises(RuntimeError, match=text):
+            workbench.launch(other)  # type: ignore[arg-type]
+        assert other.starts == starts

@@ -7,6 +7,7 @@
     good, quarantined = checks.split(df)                                      # rows, by a Spark predicate
     stream.writeStream.foreachBatch(checks.foreach_batch(good=…, quarantined=…))
     checks.validate(spark.read.table("orders"), name="orders").enforce()      # the output, by Great Expectations
+    quality.enforce(report, quality.claims(spark, {"no order twice": twice == 0}))       # several at once
 
     checks = quality.rules('[{"not_null": "id"}, {"unique": ["id"]}]')        # the same as data: JSON, or a file of it
 
@@ -15,9 +16,9 @@ Both uses give the same answer for the same rows. All of it is DataFrame API, so
 
 from .check import Check
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
-from .report import CheckOutcome, QualityFailed, Report
+from .report import CheckOutcome, QualityFailed, Report, enforce
 from .rules import rules
-from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, SplitBatch, SplitFrames
+from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, SplitBatch, SplitFrames, claims
 
 __all__ = [
     "FAILED_CHECKS",
@@ -31,6 +32,8 @@ __all__ = [
     "SplitBatch",
     "SplitFrames",
     "between",
+    "claims",
+    "enforce",
     "expression",
     "fresh",
     "in_set",

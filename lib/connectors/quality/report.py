@@ -210,3 +210,29 @@ class Report:
     def __repr__(self) -> str:
         lines = [f"  {'ok    ' if o.ok else 'FAILED'} {o.check}{'' if o.ok else f': {o}'}" for o in self.outcomes]
         return "\n".join([f"{self.name}: {summary(self)}", *lines])
+
+
+def enforce(*reports: Report) -> pd.DataFrame:
+    """The verdict on several outputs: a row for each check, ``output``, ``check``, ``ok``, ``failing`` (rows).
+
+    Raises :class:`QualityFailed` with all that has failed in any of them.
+    """
+    import pandas as pd
+
+    failures = [failure for failure in map(_failure, reports) if failure]
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        failing = {f"{failure.output}: {check}": rows for failure in failures for check, rows in failure.failing.items()}
+        text = "\n".join(f"{failure.output}: {failure.message}" for failure in failures)
+        raise QualityFailed(text, output=", ".join(failure.output for failure in failures), failing=failing)
+    tables = [report.table().assign(output=report.name) for report in reports]
+    return pd.concat(tables, ignore_index=True)[["output", "check", "ok", "failing"]]
+
+
+def _failure(report: Report) -> QualityFailed | None:
+    try:
+        report.enforce()
+    except QualityFailed as failure:
+        return failure
+    return None

@@ -6,12 +6,12 @@ import contextlib
 import difflib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from ..ground.clients import client_library
@@ -19,6 +19,7 @@ from ..ground.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck, quoted
 from .report import CheckOutcome, Report, announce
+from .row_checks import Expression
 from .set_checks import RowCount, Unique
 
 FAILED_CHECKS = "failed_checks"
@@ -153,6 +154,12 @@ class Checks:
     def _log_set_checks(self) -> None:
         if self.set_checks:
             _log.info("not applied to single rows, only by validate(): %s", ", ".join(self.set_checks))
+
+
+def claims(spark: SparkSession, holds: Mapping[str, bool], name: str = "claims") -> Report:
+    """The verdict on ``holds``, claims by their text: those that are false are its failing rows."""
+    rows = spark.createDataFrame([(text, bool(value)) for text, value in holds.items()], "claim string, holds boolean")
+    return Checks([Expression("holds", (), "holds")]).validate(rows, name)
 
 
 class BatchCounts(NamedTuple):

@@ -1,4 +1,4 @@
-"""The test kit: suites that a connector inherits, failures to inject, notebooks to kill, and an engine without Spark."""
+"""The test kit: suites that a connector inherits, failures to inject, drivers to kill, and an engine without Spark."""
 
 from .batch_suite import BatchSuite
 from .compare import same_order, same_records
@@ -6,7 +6,7 @@ from .contexts import FolderContext, SinkContext, SourceContext
 from .engine import Checkpoint, Engine, in_a_child
 from .epoch_suite import EpochSourceSuite
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source, forget_commit
-from .notebooks import kill_notebook, run_notebook
+from .notebooks import kill_driver, kill_notebook, run_notebook
 from .queue_suite import QueueSuite
 from .run import run_suite
 from .sink_suite import SinkSuite
@@ -31,6 +31,7 @@ __all__ = [
     "faulty_source",
     "forget_commit",
     "in_a_child",
+    "kill_driver",
     "kill_notebook",
     "run_notebook",
     "run_suite",

@@ -1,4 +1,4 @@
-"""Running one notebook from another, for a notebook that proves another one: here, or in a process that is killed.
+"""Notebooks and functions in drivers that are killed, and notebooks that are run by another one, which proves them.
 
 A proof runs the pipeline itself, with scratch names for its parameters, and so proves what its reader has edited::
 
@@ -9,6 +9,7 @@ A proof runs the pipeline itself, with scratch names for its parameters, and so 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import linecache
@@ -17,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,6 +59,22 @@ def kill_notebook(name: str, parameters: Mapping[str, str], when: Callable[[], b
     Raises ``RuntimeError`` with the end of its output if the notebook ends before that.
     """
     program = f"from {__name__} import run_notebook; run_notebook({str(_notebook_path(name))!r}, {dict(parameters)!r})"
+    _kill(name, program, when)
+
+
+def kill_driver(function: Callable[..., Any], arguments: Mapping[str, Any], when: Callable[[], bool]) -> None:
+    """Calls ``function(spark, **arguments)`` in a driver of its own, and kills it (``kill -9``) as soon as ``when()`` is true.
+
+    The function imports what it needs; the arguments are literals of Python. Raises ``RuntimeError`` with the end of its output
+    if the driver ends before that.
+    """
+    imports = "from __future__ import annotations\nfrom connectors import workbench"
+    source = textwrap.dedent(inspect.getsource(function))
+    call = f"{function.__name__}(workbench.session(), **{dict(arguments)!r})"
+    _kill(function.__name__, f"{imports}\n\n{source}\n\n{call}\n", when)
+
+
+def _kill(name: str, program: str, when: Callable[[], bool]) -> None:
     paths = [str(library()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryFile() as log:

@@ -1,4 +1,4 @@
-"""``wait``: a streaming query until its rows can be seen, shown while it runs."""
+"""``launch``: a streaming query until it runs; ``wait``: one until its rows can be seen, shown while it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from .start import running
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+_LAUNCHES: Final = 8
+_LAUNCH_SECONDS: Final = 0.1
+_SLOW_WORKER: Final = "to connect back"
 _POLL_SECONDS: Final = 0.5
 _SHOW_SECONDS: Final = 1.0
 _SHOW_SHARE: Final = 20
@@ -48,6 +52,23 @@ class Summary:
         return f"{self.query}: {rows}{batches}, {self.seconds:.1f} s{letters}"
 
     __repr__ = __str__
+
+
+def launch(writer: DataStreamWriter) -> StreamingQuery:
+    """Starts a query, and returns it when it runs: Spark gives a Python process ten seconds to start, on any machine.
+
+    A start that has failed for that is made again. Raises what else the query died of before its first batch.
+    """
+    for tries_left in reversed(range(_LAUNCHES)):
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(_LAUNCH_SECONDS)
+        error = query.exception()
+        if error is None or not (tries_left and _SLOW_WORKER in str(error)):
+            break
+    if error is not None:
+        raise error
+    return query
 
 
 def wait(query: StreamingQuery) -> Summary:
