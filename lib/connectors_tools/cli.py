@@ -256,10 +256,9 @@ def options(system: str | None, markdown: bool) -> None:
 @click.option("--for", "example", default="table", metavar="EXAMPLE",
               help="What it stands on at first: table; or queue or api, for a source; or storage, for a sink.")  # fmt: skip
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path),
-              help="The folder of a bundle of your own that gets the pipeline; it is made where there is none.")  # fmt: skip
+              help="The folder of a bundle of your own that gets the files; it is made where there is none.")  # fmt: skip
 def new(name: str, pipeline: str | None, kind: str | None, example: str, into: Path | None) -> None:
-    """Writes the pipeline NAME, or the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the
-    tables."""
+    """Writes the pipeline NAME, or the connector NAME: a module, its tests, a pipeline, its proof and its jobs."""
     from .bundle import load
     from .bundle import validate as check
     from .pipelines import write_pipeline
@@ -268,18 +267,20 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
     root = into or Path.cwd()
     if (kind is None) == (pipeline is None):
         raise click.UsageError("give --pipeline FROM_to_TO for a pipeline, or --kind for a connector.")
-    if kind and into:
-        raise click.UsageError("--into is for pipelines; a connector is written into this repository.")
     if pipeline:
         files = write_pipeline(root, name, pipeline, is_foreign=into is not None)
     else:
-        files = write_connector(root, name, str(kind), example)
+        files = write_connector(root, name, str(kind), example, is_foreign=into is not None)
     for file in files:
         click.echo(f"written: {file.relative_to(root)}")
     for problem in check(load(into)).problems if into else ():
         click.echo(f"In your bundle:   {problem.option}: {problem.text}")
-    click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py" if kind else "")
-    click.echo(f"Run its job:      {f'cd {into} && ' if into else ''}python -m connectors run {name}")
+    place = f"cd {into} && " if into else ""
+    if kind and into:
+        click.echo(f"\nMake it known:    {place}pip install -e .")
+    if kind:
+        click.echo(f"Run its tests:    {place}pytest {'tests' if into else 'tests/systems'}/test_{name}.py")
+    click.echo(f"Run its job:      {place}python -m connectors run {name}")
 
 
 @main.command()

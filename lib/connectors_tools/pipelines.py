@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from string import Template
 from typing import Any, Final, NamedTuple
 
 import yaml
@@ -24,8 +23,8 @@ from connectors.workbench import BOOTSTRAP
 from .pipeline_ends import ENRICH, ONCE, Parameter, SourceEnd, TargetEnd
 from .pipeline_sources import SOURCES
 from .pipeline_targets import TARGETS
+from .skeleton import bundle_files, filled
 
-_SKELETONS: Final = Path(__file__).with_name("skeletons")
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
@@ -88,11 +87,7 @@ def write_pipeline(root: Path, name: str, kind: str, *, is_foreign: bool = False
     files = {root / path: text for path, text in files_of(kind, name).items()}
     shared: dict[Path, str] = {}
     if is_foreign:
-        if not (root / "databricks.yaml").exists():
-            name_of_bundle = json.dumps(re.sub(r"\W", "_", root.resolve().name, flags=re.ASCII))
-            shared[root / "databricks.yml"] = _filled("bundle.yml", {"name": name_of_bundle})
-        if ends.target.format == "delta":
-            shared[root / _GATE] = gate()
+        shared = bundle_files(root) | ({root / _GATE: gate()} if ends.target.format == "delta" else {})
     if problems := list(_problems(root, name, files, is_foreign=is_foreign)):
         raise Misconfigured("connectors new", problems)
     files |= {path: text for path, text in shared.items() if not path.exists()}
@@ -113,7 +108,7 @@ def files_of(kind: str, name: str) -> dict[str, str]:
     files = {
         f"notebooks/pipelines/{name}.ipynb": _notebook("pipeline.txt", pipeline.parameters_of("pipeline"), pipeline.texts()),
         f"notebooks/pipelines/rules/{name}.json": f"[\n{rules}\n]\n",
-        f"jobs/{name}.yml": _filled("job.yml", pipeline.texts()),
+        f"jobs/{name}.yml": filled("job.yml", pipeline.texts()),
     }
     if pipeline.gate_name != "quality":
         files[f"notebooks/pipelines/{pipeline.gate_name}.ipynb"] = pipeline.gate()
@@ -251,9 +246,9 @@ class _Pipeline:
             "pipeline": self._call(),
             "change": self._change(),
             "change_words": self._change_words,
-            "query": _filled(f"{self.source.query}.txt", ends).strip(),
+            "query": filled(f"{self.source.query}.txt", ends).strip(),
             "query_words": self._query_words,
-            "came_out": _filled("merged.txt" if self.is_merged else "places.txt", came_out).strip(),
+            "came_out": filled("merged.txt" if self.is_merged else "places.txt", came_out).strip(),
             "gate": self.gate_name,
             "parameters": "\n".join(
                 f"        - name: {parameter.name}\n          default: {json.dumps(parameter.of_job or parameter.default)}"
@@ -350,7 +345,7 @@ class _Pipeline:
             "judged_by": judged_by,
             "look_words": "" if self.is_into_delta or not look else "As they are there now.",
             "look": verdict,
-            "reconciled": "" if self.is_merged else _filled("reconciled.txt", reconciled).strip(),
+            "reconciled": "" if self.is_merged else filled("reconciled.txt", reconciled).strip(),
             "reports": "(rows,)" if self.is_merged else reports,
             "summary": 'f"{pipeline.rows(spark).count():,} rows"' if self.is_merged else summary,
         }
@@ -372,16 +367,12 @@ def _problems(root: Path, name: str, files: Mapping[Path, str], *, is_foreign: b
         yield Problem("NAME", f"{name} is taken: {', '.join(existing)} exists. Choose another name.")
 
 
-def _filled(skeleton: str, texts: Mapping[str, str]) -> str:
-    return Template((_SKELETONS / skeleton).read_text()).substitute(texts)
-
-
 def _notebook(skeleton: str, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> str:
     """The text of a notebook, without outputs."""
     v4: Any = import_module("nbformat.v4")
     make = {"markdown": v4.new_markdown_cell, "code": v4.new_code_cell}
     widgets = "\n".join(parameter.widget() for parameter in parameters)
-    parts = _CELL.split(_filled(skeleton, {**texts, "bootstrap": BOOTSTRAP.strip(), "widgets": widgets}))[1:]
+    parts = _CELL.split(filled(skeleton, {**texts, "bootstrap": BOOTSTRAP.strip(), "widgets": widgets}))[1:]
     cells = [make[kind](text.strip()) for kind, text in zip(parts[::2], parts[1::2], strict=True)]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"

@@ -1,27 +1,35 @@
-"""``python -m connectors new NAME``: a new connector, written from a template notebook.
+"""``python -m connectors new NAME --kind KIND``: a new connector, written from a template notebook.
 
-The cells of ``notebooks/templates/source.ipynb`` and of the other notebooks in :data:`TEMPLATES` have tags: the client of the
-system and the classes of the connector become a module, the rest becomes a pipeline with a quality gate. What the template's
-proof (``source_proof.ipynb``) says of the system becomes a test, the rest a proof of the new pipeline. Jobs and rows in the
-table of systems and in the READMEs complete it. The tests pass as they are written: replace the stand-in by your system step
-by step.
+It is written into this repository, or into a package and bundle of the user's own, which an entry point makes known. The
+cells of ``notebooks/templates/source.ipynb`` and of the other notebooks in :data:`TEMPLATES` have tags: the client of the
+system and the classes of the connector become a module, the rest becomes a pipeline with a quality gate. What the
+template's proof (``source_proof.ipynb``) says of the system becomes a test, the rest a proof of the new pipeline. The tests
+pass as they are written: replace the stand-in by your system step by step. What is left of it is marked by ``TODO``; while
+something is, the connector promises nothing.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import json
 import keyword
 import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from connectors.ground.errors import Misconfigured, Problem
+from connectors.systems import ENTRY_POINTS, SYSTEMS
+from connectors.workbench.settings import library
 
+from .skeleton import bundle_files, dependency, filled
+
+_DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "break", "names", "proof", "gate")
 
 
@@ -48,11 +56,11 @@ _READS: Final = "Rows of connectors.{name}, with a quality gate."
 _WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
 TEMPLATES: Final = {
-    ("source", "table"): Template("source", "queue", "queue", "Source", _READS, _TABLE.format("source"), "SourceSuite"),
-    ("source", "queue"): Template("queue", "inbox", "", "Source", _READS, _SERVICE.format("source"), "QueueSuite"),
+    ("source", "table"): Template("source", "journal", "journal", "Source", _READS, _TABLE.format("source"), "SourceSuite"),
+    ("source", "queue"): Template("queue", "queue", "", "Source", _READS, _SERVICE.format("source"), "QueueSuite"),
     ("source", "api"): Template("api", "feed", "", "Source", _READS, _API, "EpochSourceSuite"),
-    ("sink", "table"): Template("sink", "storage", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
-    ("sink", "storage"): Template("storage", "depot", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
+    ("sink", "table"): Template("sink", "archive", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
+    ("sink", "storage"): Template("storage", "storage", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
     ("async", "table"): Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
 """By the kind of a connector, and by what it stands on at first (``--for``)."""
@@ -62,47 +70,6 @@ _GALLERY: Final = "\n## New connectors\n\n| | |\n|---|---|\n"
 Cells = dict[str, list[str]]
 """The code cells of a template by their tag."""
 
-_JOB: Final = """\
-# {comment}
-resources:
-  jobs:
-    {name}:
-      name: {name}
-      description: {description}
-      parameters:
-        - name: {parameter} # {meaning}
-          default: {default}
-      environments: ${{var.environments}}
-      tasks:
-        - task_key: {name}
-          environment_key: default
-          max_retries: 3 # a stream goes on where it was
-          min_retry_interval_millis: 30000
-          notebook_task:
-            notebook_path: ../notebooks/{name}.ipynb
-"""
-_PROOF_JOB: Final = """
-    {name}_proof: # to be run by hand, after a change
-      name: {name}_proof
-      description: The suite of connectors.{name}, and its pipeline on scratch names while its driver is killed.
-      parameters:
-        - name: workdir # the scratch folder is made in here
-          default: ${{var.workdir}}
-        - name: kills # of drivers; 0 in a workspace
-          default: "1"
-      environments:
-        - environment_key: default
-          spec:
-            environment_version: "6"
-            dependencies:
-              - -r ../requirements-jobs.txt
-              - pytest>=8.3
-      tasks:
-        - task_key: proof
-          environment_key: default
-          notebook_task:
-            notebook_path: ../notebooks/{name}_proof.ipynb
-"""
 _ASYNC_TEST: Final = """\
 @pytest.mark.spark
 def test_each_row_gets_its_answer(spark: Any) -> None:
@@ -112,26 +79,38 @@ def test_each_row_gets_its_answer(spark: Any) -> None:
 """
 
 
-_TABLES: Final = {"README.md": "guarantees", "lib/README.md": "options"}
-"""The commands that print the tables of the READMEs; each stands between marks of its command's name."""
+_PLUGINS: Final = 'pytest_plugins = ["connectors.testing.environments"]\n'
+_VERSION: Final = "0.1.0"
+"""The version of a new package."""
+_PROOF_ENVIRONMENTS: Final = """
+        - environment_key: default
+          spec:
+            environment_version: "6"
+            dependencies:
+              - -r ../requirements-jobs.txt
+              - pytest>=8.3"""
+_TODO: Final = "# TODO: a part of the stand-in; yours takes its place."
+_CONDITIONS: Final = '    conditions = "TODO: what your system must keep for the promise to hold"'
 
 
-def write_connector(root: Path, name: str, kind: str, example: str = "table") -> list[Path]:
+def write_connector(root: Path, name: str, kind: str, example: str = "table", *, is_foreign: bool = False) -> list[Path]:
     """Writes the connector ``name`` into the repository at ``root`` and returns the files, also those with a new row.
 
-    ``kind`` is ``source``, ``sink`` or ``async``; ``example`` is what it stands on at first, as in :data:`TEMPLATES`.
-    Raises :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no module can
-    have, for an unknown example, and outside of the repository.
+    ``kind`` is ``source``, ``sink`` or ``async``; ``example`` is what it stands on at first, as in :data:`TEMPLATES`. A folder
+    that ``is_foreign``, not this repository, gets a package and a bundle, where it has none. Raises
+    :class:`~connectors.ground.errors.Misconfigured`, and writes nothing, for a name that is taken or that no module can have,
+    and for an unknown example.
     """
     template = TEMPLATES.get((kind, example))
-    connector = _Connector(root, name, template or TEMPLATES[kind, "table"])
+    connector = _Connector(root, name, template or TEMPLATES[kind, "table"], is_foreign)
     if problems := [*connector.problems(), *([] if template else [_unknown_example(kind, example)])]:
         raise Misconfigured("connectors new", problems)
     files = connector.files()
     for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     _tidy_imports(files)
-    return [*files, *connector.add_to_readmes()]
+    return [*files, *([] if is_foreign else connector.add_to_readmes())]
 
 
 def _unknown_example(kind: str, example: str) -> Problem:
@@ -143,25 +122,33 @@ def _unknown_example(kind: str, example: str) -> Problem:
 class _Connector:
     """One connector to be written: its names, and the texts of its files."""
 
-    def __init__(self, root: Path, name: str, template: Template) -> None:
+    def __init__(self, root: Path, name: str, template: Template, is_foreign: bool) -> None:
         self.root = root
         self.name = name
         self.template = template
+        self.is_foreign = is_foreign
         self.camel = "".join(word.capitalize() for word in name.split("_"))
         self.systems = root / "lib" / "connectors" / "systems"
+        self.module = name if is_foreign else f"connectors.systems.{name}"
 
     def problems(self) -> Iterator[Problem]:
         """The reasons why the connector cannot be written."""
-        if not self._template_path().is_file() or not (self.systems / "__init__.py").is_file():
-            yield Problem("folder", f"must be the root of this repository; {self.root} has no {self._template_path().name}.")
-            return
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or keyword.iskeyword(self.name) or hasattr(builtins, self.name):
+        if not self._template_path().is_file():
+            text = f"is written from the templates in the library's repository; there is no {self._template_path()}."
+            yield Problem("--kind", text)
+        elif not self.is_foreign and not (self.systems / "__init__.py").is_file():
+            text = f"must be the root of this repository; {self.root} has no lib/connectors. Another one: --into."
+            yield Problem("folder", text)
+        elif not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or keyword.iskeyword(self.name) or hasattr(builtins, self.name):
             text = f'must be a name such as "orders_queue": small letters, digits and underscores; got "{self.name}".'
             yield Problem("NAME", text)
-            return
-        paths = [*self._paths().values(), self.systems / self.name]
-        if existing := [str(path.relative_to(self.root)) for path in paths if path.exists()]:
+        elif existing := [str(path.relative_to(self.root)) for path in self._taken() if path.exists()]:
             yield Problem("NAME", f"{self.name} is taken: {', '.join(existing)} exists. Choose another name.")
+        elif self.is_foreign and (self.name in SYSTEMS or find_spec(self.name)):
+            yield Problem("NAME", f"{self.name} is taken: it is a system of the library, or a module of another package.")
+
+    def _taken(self) -> list[Path]:
+        return [*self._paths().values(), *([] if self.is_foreign else [self.systems / self.name])]
 
     def files(self) -> dict[Path, str]:
         """The text of each new file, and of the table of systems."""
@@ -175,12 +162,36 @@ class _Connector:
             proof = nbformat.read(self._template_path("_proof"), as_version=4)
             cells["proof"] = self._cells(proof)["proof"]
             notebooks["proof"] = self._proof(proof, [*cells["system"], *cells["connector"]])
-            files[self.systems / "__init__.py"] = self._table_of_systems()
+            if not self.is_foreign:
+                files[self.systems / "__init__.py"] = self._table_of_systems()
         files[paths["test"]] = self._test(cells)
-        return files | {paths[key]: nbformat.writes(notebook) + "\n" for key, notebook in notebooks.items()}
+        files |= {paths[key]: nbformat.writes(notebook) + "\n" for key, notebook in notebooks.items()}
+        return files | (self._package() if self.is_foreign else {})
+
+    def dependencies(self) -> list[str]:
+        """What the jobs of a package of the user's own need besides the library: its wheel, and pytest for proofs."""
+        return [dependency(self._project(), _VERSION), *(["pytest>=8.3"] if self.template.suite else [])]
+
+    def _project(self) -> str:
+        return re.sub(r"[^A-Za-z0-9]+", "-", self.root.resolve().name).strip("-").lower() or "own-connectors"
+
+    def _package(self) -> dict[Path, str]:
+        """What a package of the user's own has besides: a project with an entry point, the fixtures of the tests, a bundle."""
+        files, project, fixtures = {}, self.root / "pyproject.toml", self.root / "tests" / "conftest.py"
+        if not fixtures.exists():
+            files[fixtures] = _PLUGINS
+        group, entry = f'[project.entry-points."{ENTRY_POINTS}"]\n', f'{self.name} = "{self.module}:{self._kind()}"\n'
+        own = f"{group}{entry}" if self.template.suite else ""
+        if not project.exists():
+            texts = {"project": self._project(), "version": _VERSION, "entry_point": own}
+            files[project] = filled("project.toml", texts)
+        elif own:
+            text = project.read_text()
+            files[project] = text.replace(group, own) if group in text else f"{text.rstrip()}\n\n{own}"
+        return files | bundle_files(self.root, self.dependencies())
 
     def add_to_readmes(self) -> Iterator[Path]:
-        """Adds the notebooks to the gallery, and makes the tables of the READMEs anew, by processes that have the system.
+        """Adds the notebooks to the gallery, and makes the table of options anew, by a process that has the system.
 
         Yields the files that have changed.
         """
@@ -189,13 +200,13 @@ class _Connector:
         links = f"[{self.name}]({self.name}.ipynb)" + (f", [proof]({self.name}_proof.ipynb)" if self.template.suite else "")
         gallery.write_text(f"{text}{'' if _GALLERY in text else _GALLERY}| {links} | {self._description()} |\n")
         yield gallery
-        environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
-        for file, command in _TABLES.items() if self.template.suite else ():
-            line = [sys.executable, "-m", "connectors", command, "--markdown"]
+        if self.template.suite:
+            line = [sys.executable, "-m", "connectors", "options", "--markdown"]
+            environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
             table = subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout
-            readme, begin, end = self.root / file, f"<!-- {command} -->\n", f"<!-- /{command} -->"
-            before, _, rest = readme.read_text().partition(begin)
-            readme.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+            readme = self.root / "lib" / "README.md"
+            before, begin, rest = readme.read_text().partition("<!-- options -->\n")
+            readme.write_text(f"{before}{begin}{table}<!-- /options -->{rest.partition('<!-- /options -->')[2]}")
             yield readme
 
     def _cells(self, notebook: Any) -> Cells:
@@ -207,35 +218,39 @@ class _Connector:
 
     def _paths(self) -> dict[str, Path]:
         paths = {
-            "module": self.systems / f"{self.name}.py",
-            "test": self.root / "tests" / "systems" / f"test_{self.name}.py",
+            "module": (self.root / "src" if self.is_foreign else self.systems) / f"{self.name}.py",
+            "test": self.root / "tests" / ("" if self.is_foreign else "systems") / f"test_{self.name}.py",
             "notebook": self.root / "notebooks" / f"{self.name}.ipynb",
             "job": self.root / "jobs" / f"{self.name}.yml",
         }
         return paths | ({"proof": self.root / "notebooks" / f"{self.name}_proof.ipynb"} if self.template.suite else {})
 
     def _template_path(self, suffix: str = "") -> Path:
-        return self.root / "notebooks" / "templates" / f"{self.template.notebook}{suffix}.ipynb"
+        return library().parent / "notebooks" / "templates" / f"{self.template.notebook}{suffix}.ipynb"
+
+    def _kind(self) -> str:
+        return f"{self.camel}{self.template.suite}"
 
     def _renamed(self, text: str) -> str:
         template = self.template
         if not template.suite:
             return text
         if template.client:
-            text = re.sub(rf"\b{template.client}\(", "connect(", text)
-        return re.sub(rf"\b{template.example}\b", self.name, text.replace(template.example.capitalize(), self.camel))
+            text = re.sub(rf"\b{template.client}\b(?=\(|\"|, send)", "connect", text)
+        text = re.sub(rf"\b{template.example.capitalize()}(?=[A-Z])", self.camel, text)
+        return re.sub(rf'(?<=connectors\.){template.example}\b|(?<="){template.example}(?=")', self.name, text)
 
     def _module(self, cells: Cells) -> str:
         title = f"``connectors.{self.name}``: {self.template.summary}."
-        advice = "Replace the client at the top by yours, then the classes part by part. Run the tests often."
         if not self.template.suite:
             title = f"Calls of {self.name} for asynchronous I/O, with a stand-in for your service."
-            advice = "Replace the body of the function by a call of your client."
-        return _module_text(f"{title}\n\n{advice}\n", *_split_imports([*cells["system"], *cells["connector"]]))
+        imports, body = _split_imports([*cells["system"], *cells["connector"]])
+        advice = "Each TODO is a part of the stand-in. Run the tests often: they name what is left."
+        return _module_text(f"{title}\n\n{advice}\n", imports, _marked(body))
 
     def _test(self, cells: Cells) -> str:
         suite, code = self.template.suite, [*cells["system"], *cells["connector"]]
-        module = f"connectors.systems.{self.name}"
+        module = self.module
         imports = [*_split_imports(code)[0], "import pytest", f"from {module} import {', '.join(_defined_names(code))}"]
         if not suite:
             title = f"Each row gets the answer of ``{module}``."
@@ -253,7 +268,7 @@ class _Connector:
 
     def _pipeline(self, template: Any, code: Sequence[str]) -> Any:
         """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
-        start = [*_split_imports(code)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(code))}"]
+        start = [*_split_imports(code)[0], f"from {self.module} import {', '.join(_defined_names(code))}"]
         if self.template.suite:
             start.append("import connectors")
         notebook = self._new_notebook(template, f"{self._description()} Say here what a reader will see.")
@@ -282,7 +297,7 @@ class _Connector:
             if cell.cell_type == "markdown":
                 self._add_text(notebook, cell.source)
             elif "names" in tags:
-                self._add_code(notebook, f"from connectors.systems.{self.name} import {', '.join(_defined_names(code))}")
+                self._add_code(notebook, f"from {self.module} import {', '.join(_defined_names(code))}")
             else:
                 self._add_code(notebook, self._parameters(self._renamed(cell.source)))
         return notebook
@@ -305,18 +320,14 @@ class _Connector:
         return self.template.description.format(name=self.name)
 
     def _job(self) -> str:
-        parameter, proof = ("workdir", "folder of the pipelines' checkpoints", "${var.workdir}"), _PROOF_JOB
+        parameter, meaning, default = ("workdir", "folder of the pipelines' checkpoints", "${var.workdir}")
         if not self.template.suite:
-            parameter, proof = ("rows", "how many rows are enriched", '"1000"'), ""
-        name, meaning, default = parameter
-        return f"{_JOB}{proof}".format(
-            name=self.name,
-            comment=self._description(),
-            description=self._description(),
-            parameter=name,
-            meaning=meaning,
-            default=default,
-        )
+            parameter, meaning, default = "rows", "how many rows are enriched", '"1000"'
+        texts = {"name": self.name, "description": self._description()}
+        texts |= {"parameter": parameter, "meaning": meaning, "default": default}
+        own = "${var.environments}"
+        texts["environments"] = own if self.is_foreign else _PROOF_ENVIRONMENTS
+        return filled("connector.yml", texts) + (filled("proof.yml", texts) if self.template.suite else "")
 
     def _table_of_systems(self) -> str:
         classes = (f'"{self.camel}{side}"' if self.template.suite == side else "None" for side in ("Source", "Sink"))
@@ -341,13 +352,25 @@ def _split_imports(cells: Sequence[str]) -> tuple[list[str], str]:
     return imports, "\n\n\n".join(bodies)
 
 
+def _marked(code: str) -> str:
+    """``code`` with a line at each class and function of a stand-in, and without its promise."""
+    lines = code.split("\n")
+    for node in reversed(ast.parse(code).body):
+        if isinstance(node, _DEFINITIONS):
+            lines.insert(min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 1, _TODO)
+    return re.sub(r'^    conditions = ".*"$', _CONDITIONS, "\n".join(lines), flags=re.MULTILINE)
+
+
 def _defined_names(cells: Sequence[str]) -> list[str]:
     """The functions and classes that cells define."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [node.name for cell in cells for node in ast.parse(cell).body if isinstance(node, kinds)]
+    return [node.name for cell in cells for node in ast.parse(cell).body if isinstance(node, _DEFINITIONS)]
 
 
 def _tidy_imports(files: Iterable[Path]) -> None:
-    """Lets the linter sort imports and remove those that a file does not use."""
+    """Lets the linter sort imports and remove those that a file does not use; a cell that had nothing else goes, too."""
     code = [str(file) for file in files if file.suffix in (".py", ".ipynb")]
     subprocess.run([sys.executable, "-m", "ruff", "check", "--fix", "--quiet", "--select", "I,F401", *code], check=False)
+    for file in (file for file in files if file.suffix == ".ipynb"):
+        notebook = json.loads(file.read_text())
+        notebook["cells"] = [cell for cell in notebook["cells"] if cell["source"]]
+        file.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")

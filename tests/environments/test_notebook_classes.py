@@ -42,19 +42,19 @@ def notebook() -> Iterator[SimpleNamespace]:
 @pytest.mark.essential
 def test_a_source_and_a_sink_of_a_notebook_work(environment: Environment, notebook: Any, tmp_path: Path) -> None:
     spark = environment.spark
-    connectors.register(spark, notebook.QueueSource, notebook.StorageSink)
+    connectors.register(spark, notebook.JournalSource, notebook.ArchiveSink)
     queue = str(tmp_path / "queue")
     notebook.send(queue, "orders", [f"row {number}" for number in range(1, 21)])
-    rows = spark.readStream.format(f"connectors.{notebook.QueueSource.name}").options(path=queue, topic="orders").load()
+    rows = spark.readStream.format(f"connectors.{notebook.JournalSource.name}").options(path=queue, topic="orders").load()
     rows = rows.selectExpr("number AS id", "body AS name")
 
     for carrier in ("foreach_batch", "format"):
         store = str(tmp_path / carrier)
         writer = rows.writeStream.option("checkpointLocation", store + "-checkpoint").trigger(availableNow=True)
         if carrier == "format":
-            writer = writer.format(f"connectors.{notebook.StorageSink.name}").option("path", store)
+            writer = writer.format(f"connectors.{notebook.ArchiveSink.name}").option("path", store)
         else:
-            writer = writer.foreachBatch(connectors.foreach_batch(notebook.StorageSink, {"path": store}))
+            writer = writer.foreachBatch(connectors.foreach_batch(notebook.ArchiveSink, {"path": store}))
         writer.start().awaitTermination()
         with notebook.closing(notebook.store(store)) as client:
             written = client.execute("SELECT id, name FROM items").fetchall()
@@ -62,4 +62,4 @@ def test_a_source_and_a_sink_of_a_notebook_work(environment: Environment, notebo
 
 
 def test_the_templates_define_what_is_tested(notebook: Any) -> None:
-    assert notebook.QueueSource.__module__ == notebook.StorageSink.__module__ == "__main__"
+    assert notebook.JournalSource.__module__ == notebook.ArchiveSink.__module__ == "__main__"

@@ -103,11 +103,11 @@ def test_a_transaction_of_documents_is_whole_or_nothing(store: DocumentService) 
 
 
 def test_a_source_over_a_queue_bridges_an_outage_of_the_service(own_queue: QueueService, tmp_path: Path) -> None:
-    inbox = classes("queue")
+    names = classes("queue")
     url = f"{own_queue.url}/queues/orders"
 
     class Orders(SourceContext):
-        source = inbox["InboxSource"]
+        source = names["QueueSource"]
         schema = SCHEMA
 
         def options(self) -> dict[str, str]:
@@ -134,14 +134,14 @@ def test_a_source_over_a_queue_bridges_an_outage_of_the_service(own_queue: Queue
 
 
 def test_an_error_for_good_is_no_outage(queue: QueueService) -> None:
-    client = classes("queue")["InboxClient"](f"{queue.url}/queues/orders")
+    client = classes("queue")["QueueClient"](f"{queue.url}/queues/orders")
     with pytest.raises(Fatal, match="answers 404 to nothing"):
         client.call("nothing")
 
 
 def test_of_two_commits_of_a_batch_one_comes_through(store: DocumentService, monkeypatch: pytest.MonkeyPatch) -> None:
-    committer = classes("storage")["DepotCommitter"](store.url, "race", "sink", 0.0)
-    slower = classes("storage")["DepotCommitter"](store.url, "race", "sink", 0.0)
+    committer = classes("storage")["StorageCommitter"](store.url, "race", "sink", 0.0)
+    slower = classes("storage")["StorageCommitter"](store.url, "race", "sink", 0.0)
     entries = slower.entries()
     monkeypatch.setattr(slower, "entries", lambda: entries)  # it has looked before the other one wrote
     committer.commit(Entry("query", 0, 0), [])

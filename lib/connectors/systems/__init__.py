@@ -6,8 +6,11 @@ Each is imported when it is asked for: Spark starts a process for each plan and 
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Final
 
 from ..core.ledger import LedgerContent
@@ -41,18 +44,24 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
 """The module, the source and the sink of each, by its name."""
 
 
+ENTRY_POINTS: Final = "connectors.systems"
+"""The group of entry points by which an installed package makes its sources and sinks known."""
 _ADDED: dict[str, System] = {}
+_log = logging.getLogger("connectors.systems")
 
 
 def add_system(kind: type) -> None:
     """Makes a source or sink of the user's own known by its ``name``, beside a system of that name if there is one."""
-    source, sink = all_systems().get(getattr(kind, "name", ""), (None, None))
-    if issubclass(kind, Source):
-        _ADDED[kind.name] = (kind, sink)
-    elif issubclass(kind, Sink):
-        _ADDED[kind.name] = (source, kind)
+    if issubclass(kind, (Source, Sink)):
+        _ADDED[kind.name] = _joined(all_systems().get(kind.name, (None, None)), kind)
     else:
         _add_plugin(kind)
+
+
+def _joined(system: System, kind: type[Source] | type[Sink]) -> System:
+    """``system`` with ``kind`` in the place of its source, or of its sink."""
+    source, sink = system
+    return (kind, sink) if issubclass(kind, Source) else (source, kind)
 
 
 def _add_plugin(kind: type) -> None:
@@ -72,8 +81,27 @@ def own_systems() -> Mapping[str, System]:
 
 
 def all_systems() -> Mapping[str, System]:
-    """Every system: the library's, those that were declared with ``@source``, and those that were added."""
-    return {**own_systems(), **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
+    """Every system: the library's, those of installed packages, those declared with ``@source``, and those that were added."""
+    return {**own_systems(), **installed_systems(), **{name: (kind, None) for name, kind in DECLARED.items()}, **_ADDED}
+
+
+@lru_cache
+def installed_systems() -> Mapping[str, System]:
+    """The systems of other packages, by their entry points. One that cannot be loaded is left out, and logged."""
+    systems: dict[str, System] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
+        try:
+            kind = entry.load()
+        except Exception as error:
+            _log.warning("%s = %s cannot be loaded and is left out: %r", entry.name, entry.value, error)
+            continue
+        name = getattr(kind, "name", "")
+        if name in SYSTEMS or not (isinstance(kind, type) and issubclass(kind, (Source, Sink))):
+            reason = f"connectors.{name} is the library's own" if name in SYSTEMS else "it is neither a Source nor a Sink"
+            _log.warning("%s = %s is left out: %s", entry.name, entry.value, reason)
+        else:
+            systems[name] = _joined(systems.get(name, (None, None)), kind)
+    return systems
 
 
 def _imported(name: str) -> System:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -200,3 +201,13 @@ def open_context(kind: type[ContextT], folder: Path) -> Iterator[ContextT]:
     with contextlib.closing(kind(folder)) as context:
         context.folder.mkdir(parents=True)
         yield context
+
+
+def todo_lines(kind: type) -> list[str]:
+    """What is still to be done in the module of a connector: each ``TODO:``, with the line below it."""
+    try:
+        file, text = inspect.getsourcefile(kind), inspect.getsource(inspect.getmodule(kind) or kind)
+    except (OSError, TypeError):  # a class of a notebook has no file
+        return []
+    lines = [*map(str.strip, text.splitlines()), ""]
+    return [f"{file}:{n}: {lines[n - 1]} {lines[n]}" for n in range(1, len(lines)) if "TODO:" in lines[n - 1]]

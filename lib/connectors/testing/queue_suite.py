@@ -81,7 +81,7 @@ class QueueSuite(EpochSourceSuite):
 
     def test_a_lease_that_ends_gives_the_message_to_others_and_an_extended_one_does_not(self, system: SourceContext) -> None:
         if not system.short_lease:
-            pytest.skip("the context names no options of a short lease")
+            pytest.skip("short_lease of the context has no options")
         system.write(2)
         with _receiver(system, **system.short_lease) as receiver, _receiver(system, **system.short_lease) as other:
             seconds = receiver.lease_seconds
@@ -129,7 +129,7 @@ class QueueSuite(EpochSourceSuite):
 
     def test_a_run_that_begins_again_waits_for_what_its_dead_task_had_received(self, system: SourceContext, log: Log) -> None:
         if not system.short_lease:
-            pytest.skip("the context names no options of a short lease")
+            pytest.skip("short_lease of the context has no options")
         options = {**system.short_lease, "maxEpochTime": "500ms"}
         written = system.write(5)
         assert SourceQuery(system, **options).plan(log) == 0

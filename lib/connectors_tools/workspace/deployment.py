@@ -100,7 +100,7 @@ class Deployment:
     def check(self) -> None:
         """Raises :class:`Misconfigured` with all that is wrong with the bundle, or that this command cannot deploy."""
         findings = validate(self._bundle)
-        findings.add(check_support(self._bundle))
+        findings.add(check_support(self._bundle, self._hashes))
         findings.enforce(f"target {self._bundle.target} of the bundle")
 
     def plan(self) -> Plan:

@@ -12,7 +12,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +29,8 @@ _PATHS_OF_LIBRARIES: Final = ("requirements", "whl", "jar")
 _JOB_ID: Final = re.compile(r"\$\{resources\.jobs\.([\w-]+)\.id\}")
 
 
-def check_support(bundle: Bundle) -> Findings:
-    """The findings on what a deployment by the SDK cannot do of this bundle."""
+def check_support(bundle: Bundle, files: Collection[str]) -> Findings:
+    """The findings on what a deployment by the SDK cannot do of this bundle, of which it uploads ``files``."""
     findings = Findings()
     for kind in bundle.config.get("resources") or {}:
         if kind != "jobs":
@@ -41,6 +41,9 @@ def check_support(bundle: Bundle) -> Findings:
         text = "nothing is built by this command: jobs import lib/ from beside their notebooks. Deploy by the Databricks CLI."
         findings.problem("artifacts", text)
     for job in bundle.jobs.values():
+        for wheel in sorted(_wheels(bundle, job) - {*files}):
+            text = f"{wheel} is not there, or is not uploaded: build it, and name its folder in sync.include."
+            findings.problem(f"{job.key}.environments", text)
         for where, entry in _entries(job.config):
             for library in entry.get("libraries") or []:
                 if isinstance(library, dict) and "*" in str(library.get("whl", "")):
@@ -51,6 +54,14 @@ def check_support(bundle: Bundle) -> Findings:
                     text = f"names a file relative to the bundle, {path}; deploy by the Databricks CLI."
                     findings.problem(f"{job.key}.{where}", text)
     return findings
+
+
+def _wheels(bundle: Bundle, job: Job) -> set[str]:
+    """The wheels of the bundle that the environments of a job install, by their paths in it."""
+    specs = [environment.get("spec") or {} for environment in job.config.get("environments") or []]
+    lines = [str(line) for spec in specs for line in spec.get("dependencies") or []]
+    folder = f"{bundle.config['workspace']['file_path']}/"
+    return {line.removeprefix(folder) for line in lines if line.startswith(folder) and line.endswith(".whl")}
 
 
 def _files_of(entry: Config) -> list[str]:
