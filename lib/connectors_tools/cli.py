@@ -219,25 +219,26 @@ def guarantees(markdown: bool) -> None:
     """Prints what each connector guarantees, and under which conditions."""
     import connectors
 
-    rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
-    if not markdown:
-        _show_table(("system", "source", "sink", "conditions"), rows)
+    from .reference import guarantee_table
+
+    if markdown:
+        click.echo(guarantee_table())
         return
-    click.echo("| system | source | sink | conditions |\n|---|---|---|---|")
-    for row in rows:
-        click.echo(f"| {' | '.join(row)} |")
+    rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
+    _show_table(("system", "source", "sink", "conditions"), rows)
 
 
 @main.command()
 @click.argument("system", required=False)
-@click.option("--markdown", is_flag=True, help="The reference of all systems, as it stands in lib/README.md.")
-def options(system: str | None, markdown: bool) -> None:
+@click.option("--pages", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
+def options(system: str | None, pages: Path | None) -> None:
     """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, rows_of
-    from .reference import markdown as reference
+    from .reference import connectors_of, rows_of, write_pages
 
-    if markdown:
-        click.echo(reference())
+    if pages:
+        for file in write_pages(pages):
+            click.echo(f"written: {file}")
         return
     if system is None:
         raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")

@@ -1,4 +1,4 @@
-"""The reference of options, guarantees and errors. It is made from the code, for the terminal and for ``lib/README.md``."""
+"""The reference of options, guarantees and errors, made from the code: for the terminal, and for the pages of ``lib/docs``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
+import connectors
 from connectors.batching.flow import batching_options
 from connectors.core.cursor_source import CURSOR_OPTIONS
 from connectors.core.dead_letters import ERROR_OPTIONS
@@ -22,6 +24,9 @@ from connectors.ground.relations import Condition
 from connectors.systems import System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
 
+from .pipelines import PIPELINES
+
+_MARKS: Final = ("<!-- reference -->\n", "<!-- /reference -->\n")
 HEADINGS: Final = ("option", "values", "default", "meaning")
 
 _GROUPS: Final[Mapping[str, Options]] = {
@@ -36,6 +41,8 @@ _GROUPS: Final[Mapping[str, Options]] = {
 }
 """Options that many connectors share, by heading. A group repeats nothing of the groups after it."""
 
+_PIPELINE_NAMES: Final = {"file_stream": "lines", "sequence": "", "print": "", "buffered": ""}
+"""The names that systems have in pipelines, where they are others."""
 _MARKUP: Final = re.compile(r"``|:\w+:`|(?<=\w)`(?=\W)")
 _UNITS: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
 _SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -86,29 +93,81 @@ def connectors_of(system: str, systems: Mapping[str, System] | None = None) -> l
     return [(kind, connector) for kind, connector in pairs if connector is not None]
 
 
-def markdown() -> str:
-    """The generated part of ``lib/README.md``: the systems of the library, without those that a session has added."""
-    return "\n".join(_lines())
+def write_pages(folder: Path) -> list[Path]:
+    """Writes the reference into the pages of ``folder``, and into the README two folders above, between its marks.
 
-
-def _lines() -> Iterator[str]:
-    groups = list(_GROUPS.values())
-    yield "## Options\n"
-    for heading, options in _GROUPS.items():
-        later = groups[groups.index(options) + 1 :]
-        yield from _table(f"### {heading}", rows_of(options, later))
+    A system without a page gets one. Returns the files that have changed.
+    """
     systems = own_systems()
-    kafka = dict(connectors_of("kafka", systems))
-    for system in sorted(systems):
-        for kind, connector in connectors_of(system, systems):
-            parent = [kafka[kind].options] if system == "event_hubs" else []
-            more = " The options of `kafka` are known, too." if parent else ""
-            summary = _MARKUP.sub("`", (connector.__doc__ or "").strip().partition("\n")[0])
-            rows = rows_of(connector.options, [*parent, *groups])
-            yield from _table(f"### {system}, {kind}\n\n{summary}{more}", rows)
+    sections = {
+        folder.resolve().parents[1] / "README.md": "\n".join(_system_table()),
+        folder / "guarantees.md": guarantee_table(),
+        folder / "options.md": "\n".join(_shared_options()),
+    }
+    sections |= {folder / "systems" / f"{name}.md": "\n".join(_system_page(name, systems)) for name in systems}
+    changed = []
+    for file, section in sections.items():
+        before = file.read_text() if file.exists() else f"# {file.stem}\n\n{_MARKS[0]}{_MARKS[1]}"
+        head, _, rest = before.partition(_MARKS[0])
+        text = f"{head}{_MARKS[0]}{section}\n{_MARKS[1]}{rest.partition(_MARKS[1])[2]}"
+        if text != before:
+            file.write_text(text)
+            changed.append(file)
+    return changed
+
+
+def guarantee_table() -> str:
+    """What each system promises, and under which conditions, as a table of Markdown."""
+    head = [("system", "source", "sink", "conditions"), ("---", "---", "---", "---")]
+    rows = [[cell or "-" for cell in row] for row in connectors.guarantees().itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (*head, *rows))
+
+
+def _system_table() -> Iterator[str]:
+    """What each system promises, with its page and its pipelines."""
+    yield "| system | source | sink | pipelines |\n|---|---|---|---|"
+    notebooks = Path("notebooks") / "pipelines"
+    for row in connectors.guarantees().itertuples():
+        names = [name for name in PIPELINES if _PIPELINE_NAMES.get(row.system, row.system) in name.split("_to_")]
+        links = ", ".join(f"[{name}]({notebooks / name}.ipynb)" for name in names if row.system != "delta")
+        page = f"[{row.system}](lib/docs/systems/{row.system}.md)"
+        yield f"| {page} | {row.source or '-'} | {row.sink or '-'} | {links or '-'} |"
+
+
+def _shared_options() -> Iterator[str]:
+    groups = list(_GROUPS.values())
+    for heading, options in _GROUPS.items():
+        yield from _table(f"## {heading}", rows_of(options, groups[groups.index(options) + 1 :]))
     yield "## Errors\n\n```"
     yield _tree()
     yield "```"
+
+
+def _system_page(system: str, systems: Mapping[str, System]) -> Iterator[str]:
+    for kind, connector in connectors_of(system, systems):
+        promise = connector.promise.value if issubclass(connector, Sink) else "exactly-once"
+        yield f"## {kind.capitalize()}\n\n{_MARKUP.sub('`', (connector.__doc__ or '').strip().partition(chr(10))[0])}\n"
+        yield f"*{promise}*{f': {connector.conditions}' if connector.conditions else ''}\n"
+        parent = dict(connectors_of("kafka", systems))[kind].options if system == "event_hubs" else Options({})
+        known = connector.known_options().declared
+        shared = {heading: group for heading, group in _GROUPS.items() if _shares(known, group.declared)}
+        rows = rows_of(connector.known_options(), [parent, *shared.values()])
+        own = {row.option for row in rows_of(connector.options)}
+        rows.sort(key=lambda row: (row.default != "required", row.option not in own))
+        yield from _table("", rows)
+        links = [f"[{heading[0].lower()}{heading[1:]}](../options.md#{_anchor(heading)})" for heading in shared]
+        links += ["[kafka](kafka.md)"] if parent.declared else []
+        yield f"Besides, the options of {'; '.join(links)}.\n"
+
+
+def _shares(known: Mapping[str, Option], group: Mapping[str, Option]) -> bool:
+    """True if most of ``group`` is in ``known``: what a connector has of it in another way stands in its own table."""
+    return 2 * sum(known.get(name) == option for name, option in group.items()) > len(group)
+
+
+def _anchor(heading: str) -> str:
+    """The name of a heading in a link."""
+    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
 
 
 def _tree() -> str:
@@ -120,7 +179,7 @@ def _tree() -> str:
 def _table(heading: str, rows: Sequence[Row]) -> Iterator[str]:
     if not rows:
         return
-    yield f"{heading}\n\n| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}"
+    yield f"{heading}\n\n| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}".lstrip()
     for row in rows:
         names = ", ".join(f"`{name}`" for name in row.option.split(", "))
         yield f"| {names} | {' | '.join(_escaped(cell) for cell in row.cells()[1:])} |"

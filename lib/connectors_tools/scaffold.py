@@ -191,7 +191,7 @@ class _Connector:
         return files | bundle_files(self.root, self.dependencies())
 
     def add_to_readmes(self) -> Iterator[Path]:
-        """Adds the notebooks to the gallery, and makes the table of options anew, by a process that has the system.
+        """Adds the notebooks to the gallery, and the page with its options, by a process that has the system.
 
         Yields the files that have changed.
         """
@@ -201,13 +201,11 @@ class _Connector:
         gallery.write_text(f"{text}{'' if _GALLERY in text else _GALLERY}| {links} | {self._description()} |\n")
         yield gallery
         if self.template.suite:
-            line = [sys.executable, "-m", "connectors", "options", "--markdown"]
+            docs = self.root / "lib" / "docs"
+            line = [sys.executable, "-m", "connectors", "options", "--pages", str(docs)]
             environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
-            table = subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout
-            readme = self.root / "lib" / "README.md"
-            before, begin, rest = readme.read_text().partition("<!-- options -->\n")
-            readme.write_text(f"{before}{begin}{table}<!-- /options -->{rest.partition('<!-- /options -->')[2]}")
-            yield readme
+            subprocess.run(line, capture_output=True, check=True, env=environment)
+            yield docs / "systems" / f"{self.name}.md"
 
     def _cells(self, notebook: Any) -> Cells:
         cells: Cells = {tag: [] for tag in _TAGS}

@@ -112,8 +112,8 @@ def test_every_feature_is_to_be_had_in_a_workspace(feature: Feature) -> None:
     assert max(ENVIRONMENTS.values()) >= feature.spark <= max(RUNTIMES.values())
 
 
-def test_the_readme_says_what_each_feature_needs() -> None:
-    table = (library().parent / "README.md").read_text().partition("| feature | Spark |")[2].partition("\n\n")[0]
+def test_the_page_of_workspaces_says_what_each_feature_needs() -> None:
+    table = (library() / "docs" / "workspace.md").read_text().partition("| feature | Spark |")[2].partition("\n\n")[0]
     rows = {tuple(cell.strip() for cell in line.split("|")[2:5]) for line in table.splitlines()[2:]}
     compute = {feature.spark: re.findall(r"\d+", compute_for(feature)) for feature in FEATURES}
     assert rows == {(".".join(map(str, spark)), *numbers) for spark, numbers in compute.items()}

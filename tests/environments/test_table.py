@@ -1,4 +1,4 @@
-"""The table of what passed where: made from a run, shown in lib/README.md as it is."""
+"""The table of what passed where: made from a run, shown in lib/docs/tested.md as it is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def rows() -> dict[str, list[str]]:
     return {first: rest for first, *rest in lines}
 
 
-def test_the_readme_of_the_library_shows_the_table() -> None:
-    _, _, after = (ROOT / "lib" / "README.md").read_text().partition(MARKS[0])
+def test_the_page_shows_the_table() -> None:
+    _, _, after = (ROOT / "lib" / "docs" / "tested.md").read_text().partition(MARKS[0])
     assert after.partition(MARKS[1])[0] == TABLE.read_text(), REMAKE
 
 

@@ -1,4 +1,4 @@
-"""What each writer makes of the values that systems have no common form for: the table of lib/README.md, and what is below it.
+"""What each writer makes of the values that systems have no common form for: see lib/docs/values.md.
 
 Parquet, Cassandra, PostgreSQL and MariaDB are in ``files/test_same_content.py``, ``cassandra/test_types.py``,
 ``jdbc/test_operations.py`` and ``jdbc/test_bad_rows.py``, which need Spark or a server.
@@ -65,7 +65,7 @@ def only(entries: Any) -> Any:
 
 def assert_shown(first_cell: str, written: str, words: str) -> None:
     """The table's row of a sink has the code of what is ``written``, and ``words`` for what has no text."""
-    page = (Path(__file__).parents[2] / "lib" / "README.md").read_text()
+    page = (Path(__file__).parents[2] / "lib" / "docs" / "values.md").read_text()
     cells = re.search(rf"^\| {re.escape(first_cell)} +\|(.*)$", page, re.MULTILINE)
     assert cells is not None, first_cell
     for code in re.findall(r"`([^`]+)`", cells[1]):

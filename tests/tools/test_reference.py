@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,17 +13,73 @@ from click.testing import CliRunner
 from connectors.ground.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
 from connectors.systems import SYSTEMS, all_systems
 from connectors_tools.cli import main
-from connectors_tools.reference import Row, connectors_of, markdown, rows_of
+from connectors_tools.reference import Row, connectors_of, rows_of, write_pages
 
-README = Path(__file__).parents[2] / "lib" / "README.md"
-REMAKE = "put the output of `python -m connectors options --markdown` between the marks of lib/README.md"
+ROOT = Path(__file__).parents[2]
 CONNECTORS = [(system, kind, connector) for system in SYSTEMS for kind, connector in connectors_of(system)]
 
 
-def test_the_readme_of_the_library_has_the_reference() -> None:
-    section = re.search(r"<!-- options -->\n(.*?)\n<!-- /options -->", README.read_text(), re.DOTALL)
-    assert section is not None
-    assert section[1].strip() == markdown().strip(), REMAKE
+def test_the_pages_and_the_readme_have_the_reference(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "lib" / "docs", tmp_path / "lib" / "docs")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    assert write_pages(tmp_path / "lib" / "docs") == [], "python -m connectors options --pages lib/docs"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_option_of_a_system_is_on_its_page_or_on_that_of_many(system: str) -> None:
+    page, shared = ((ROOT / "lib" / "docs" / name).read_text() for name in (f"systems/{system}.md", "options.md"))
+    other = (ROOT / "lib" / "docs" / "systems" / "kafka.md").read_text() if system == "event_hubs" else ""
+    for _, connector in connectors_of(system):
+        for row in rows_of(connector.known_options()):
+            name = row.option.partition(",")[0].replace("*", "\\*")
+            assert f"`{name}`".replace("\\*", "*") in page + shared + other
+
+
+class Example:
+    """A session, a reader and a writer that remember how they are used, for the example of a page."""
+
+    def __init__(self) -> None:
+        self.read = self.readStream = self.writeStream = self
+        self.uses: list[tuple[str, str, dict[str, str]]] = []
+
+    def format(self, name: str) -> Example:
+        self.uses.append(("source", name.removeprefix("connectors."), {}))
+        return self
+
+    def options(self, **options: str) -> Example:
+        self.uses[-1][2].update(options)
+        return self
+
+    def schema(self, _: str) -> Example:
+        return self
+
+    def load(self) -> Example:
+        return self
+
+    def foreach_batch(self, name: str, options: Mapping[str, str] | None = None) -> Example:
+        self.uses.append(("sink", name, dict(options or {})))
+        return self
+
+    def foreachBatch(self, _: Example) -> Example:  # noqa: N802 - Spark's name
+        return self
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_example_of_a_page_has_the_options_that_the_system_wants(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AZURE_EVENT_HUBS", "SHOP_ETL", "LAKE_KEY", "LAKE_SECRET"):
+        monkeypatch.setenv(f"SECRET_{name}", "Endpoint=sb://shop.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=a2V5")
+    page = (ROOT / "lib" / "docs" / "systems" / f"{system}.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    example = Example()
+    exec(code, {"spark": example, "rows": example, "connectors": example})
+    known = dict(connectors_of(system))
+    assert {kind for kind, *_ in example.uses} == set(known)
+    for kind, name, options in example.uses:
+        assert name == system
+        connector = known[kind]
+        is_stream = "readStream" in code and kind == "source"
+        more = {"streaming": is_stream} if kind == "source" else {}
+        assert connector.of(options, **more)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("system", "kind", "connector"), CONNECTORS, ids=[f"{name}-{kind}" for name, kind, _ in CONNECTORS])

@@ -16,10 +16,10 @@ from connectors.workbench.settings import library
 from connectors_tools.scaffold import write_connector
 
 ROOT = library().parent
-FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",
+FILES = ("README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",
          "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
          "tests/systems/__init__.py")  # fmt: skip
-FOLDERS = ("lib/connectors", "notebooks", "jobs")
+FOLDERS = ("lib/connectors", "lib/docs", "notebooks", "jobs")
 KINDS = ("source", "sink", "async", "queue", "api", "storage")
 EXAMPLES = {"queue": ("source", "queue"), "api": ("source", "api"), "storage": ("sink", "storage")}
 """The kinds with a stand-in of their own: what ``--kind`` and ``--for`` are."""
@@ -82,15 +82,17 @@ def test_the_bundle_has_the_jobs(repository: Path) -> None:
 
 
 def test_formats_and_tables_have_the_systems(repository: Path) -> None:
-    options = python(repository, "-m", "connectors", "options", "--markdown").stdout
-    assert options in (repository / "lib" / "README.md").read_text()
+    written = python(repository, "-m", "connectors", "options", "--pages", "lib/docs").stdout
+    assert written == ""
     for kind in KINDS:
-        assert (f"orders_{kind}" in options) == (kind != "async")
+        page = repository / "lib" / "docs" / "systems" / f"orders_{kind}.md"
+        assert page.exists() == (kind != "async")
+        assert kind == "async" or "| option | values | default | meaning |" in page.read_text()
 
 
 def test_a_connector_is_in_the_table_of_guarantees_when_its_conditions_are_written(repository: Path) -> None:
     table = python(repository, "-m", "connectors", "guarantees", "--markdown").stdout
-    assert table in (repository / "README.md").read_text()
+    assert table in (repository / "lib" / "docs" / "guarantees.md").read_text()
     assert "orders_" not in table
     for kind in KINDS:
         module = repository / "lib" / "connectors" / "systems" / f"orders_{kind}.py"

@@ -1,4 +1,4 @@
-"""What the README says about a workspace, word for word, from a clone to a job that has run in it."""
+"""What the page about a workspace says, word for word, from a clone to a job that has run in it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ import pytest
 from connectors.workbench.settings import library
 
 ROOT = library().parent
-SECTION = re.search(r"## In a workspace\n(.*?)(?:\n## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL)
+PAGE = (ROOT / "lib" / "docs" / "workspace.md").read_text()
 
 
 def commands() -> list[list[str]]:
-    """The commands of the section, without their comments."""
-    assert SECTION is not None
-    lines = re.findall(r"^    (python -m connectors[^#\n]*)", SECTION[0], re.MULTILINE)
+    """The commands of the page, without their comments."""
+    lines = re.findall(r"^    (python -m connectors[^#\n]*)", PAGE, re.MULTILINE)
     return [shlex.split(line) for line in lines]
 
 
-def test_the_section_has_the_commands_of_a_first_deployment() -> None:
+def test_the_page_has_the_commands_of_a_first_deployment() -> None:
     assert [command[2:4] for command in commands()] == [
         ["connectors_tools.fake_workspace"], ["connectors", "doctor"], ["connectors", "deploy"], ["connectors", "deploy"],
         ["connectors", "run"],
