@@ -1,0 +1,45 @@
+"""The pages of ``lib/docs``: recipes run, and messages that a page explains are messages of the library."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import connectors
+from connectors import workbench
+from connectors.workbench.settings import library
+
+DOCS = library() / "docs"
+
+
+@pytest.mark.spark
+def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    lines = [f'{{"id": {number}, "city": "Bern", "cents": {number * 100}}}' for number in range(1, 10)]
+    (tmp_path / "in" / "orders.json").write_text("\n".join([*lines, "damaged", '{"id": null, "cents": 5}', ""]))
+    names: dict[str, Any] = {"spark": spark, "folder": str(tmp_path), "connectors": connectors, "workbench": workbench}
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "recipes.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 11
+    for block in blocks:
+        exec(compile(block, block.split("\n")[0], "exec"), names)
+    assert spark.read.format("delta").load(f"{tmp_path}/orders").count() == 10
+    assert spark.read.parquet(f"{tmp_path}/letters").count() == 1
+    assert spark.read.format("delta").load(f"{tmp_path}/good").count() == 9
+    assert spark.read.format("delta").load(f"{tmp_path}/orders_again").count() == 10
+    assert spark.read.format("delta").load(f"{tmp_path}/wider").columns == ["id", "city", "cents", "channel"]
+    assert sorted(row.eur for row in names["priced"].collect()) == [0.05, *map(float, range(1, 10))]
+    assert not names["lag"].empty
+    assert "damaged" in capfd.readouterr().out
+
+
+def test_each_message_that_the_page_explains_is_one_of_the_library() -> None:
+    page = (DOCS / "when-it-stops.md").read_text()
+    messages = [cell for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for cell in re.findall(r"`([^`]+)`", row)]
+    assert len(messages) > 12
+    code = " ".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in (library() / "connectors").rglob("*.py"))
+    for message in messages:
+        for part in message.split(" … "):
+            assert part in code or "STATE_STORE" in part, part
