@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,18 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path, capfd: py
     assert sorted(row.eur for row in names["priced"].collect()) == [0.05, *map(float, range(1, 10))]
     assert not names["lag"].empty
     assert "damaged" in capfd.readouterr().out
+
+
+@pytest.mark.spark
+def test_offsets_of_sparks_own_checkpoint_are_found_as_the_page_says(spark: Any, tmp_path: Path) -> None:
+    """The last line of an offset file is the JSON of the source, whichever source it is."""
+    writer = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().writeStream.format("noop")
+    writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    (code,) = re.findall(r"```python\n(from pathlib.*?)```", (DOCS / "coming-from.md").read_text(), re.DOTALL)
+    names = {"checkpoint": str(tmp_path)}
+    exec(code, names)
+    assert json.loads(names["starting_offsets"])["offset"] >= 0  # type: ignore[call-overload]
+    assert names["committed"]
 
 
 def test_each_message_that_the_page_explains_is_one_of_the_library() -> None:
