@@ -234,7 +234,7 @@ def guarantees(markdown: bool) -> None:
               help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
 def options(system: str | None, pages: Path | None) -> None:
     """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, rows_of, write_pages
+    from .reference import connectors_of, option_groups, write_pages
 
     if pages:
         for file in write_pages(pages):
@@ -243,11 +243,12 @@ def options(system: str | None, pages: Path | None) -> None:
     if system is None:
         raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
     for kind, connector in connectors_of(system):
-        click.secho(f"\nconnectors.{connector.name}, {kind}\n", bold=True)
-        for row in rows_of(connector.known_options()):
-            default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
-            click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
-            click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
+        for heading, rows in option_groups(connector):
+            click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
+            for row in rows:
+                default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
+                click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
+                click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
 
 
 @main.command()

@@ -43,6 +43,7 @@ _GROUPS: Final[Mapping[str, Options]] = {
 
 _PIPELINE_NAMES: Final = {"file_stream": "lines", "sequence": "", "print": "", "buffered": ""}
 """The names that systems have in pipelines, where they are others."""
+_NONE: Final = Options({})
 _MARKUP: Final = re.compile(r"``|:\w+:`|(?<=\w)`(?=\W)")
 _UNITS: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
 _SIZES: Final = ((1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB"))
@@ -148,16 +149,29 @@ def _system_page(system: str, systems: Mapping[str, System]) -> Iterator[str]:
         promise = connector.promise.value if issubclass(connector, Sink) else "exactly-once"
         yield f"## {kind.capitalize()}\n\n{_MARKUP.sub('`', (connector.__doc__ or '').strip().partition(chr(10))[0])}\n"
         yield f"*{promise}*{f': {connector.conditions}' if connector.conditions else ''}\n"
-        parent = dict(connectors_of("kafka", systems))[kind].options if system == "event_hubs" else Options({})
-        known = connector.known_options().declared
-        shared = {heading: group for heading, group in _GROUPS.items() if _shares(known, group.declared)}
-        rows = rows_of(connector.known_options(), [parent, *shared.values()])
-        own = {row.option for row in rows_of(connector.options)}
-        rows.sort(key=lambda row: (row.default != "required", row.option not in own))
+        parent = dict(connectors_of("kafka", systems))[kind].options if system == "event_hubs" else _NONE
+        (_, rows), *shared = option_groups(connector, parent)
         yield from _table("", rows)
-        links = [f"[{heading[0].lower()}{heading[1:]}](../options.md#{_anchor(heading)})" for heading in shared]
+        links = [f"[{heading[0].lower()}{heading[1:]}](../options.md#{_anchor(heading)})" for heading, _ in shared]
         links += ["[kafka](kafka.md)"] if parent.declared else []
         yield f"Besides, the options of {'; '.join(links)}.\n"
+
+
+def option_groups(connector: type[Source] | type[Sink], parent: Options = _NONE) -> list[tuple[str, list[Row]]]:
+    """The options of a connector by their heading: first its own, without one, and those that it must have before the others.
+
+    Those that it has from ``parent``, another connector, are left out.
+    """
+    known = connector.known_options()
+    shared = {heading: group for heading, group in _GROUPS.items() if _shares(known.declared, group.declared)}
+    own = {row.option for row in rows_of(connector.options)}
+    rows = rows_of(known, [parent, *shared.values()])
+    rows.sort(key=lambda row: (row.default != "required", row.option not in own))
+    groups = [("", rows)]
+    for heading, group in shared.items():
+        names = {name for name in group.declared if known.declared.get(name) == group.declared[name]}
+        groups.append((heading, [row for row in rows_of(known) if row.option.partition(",")[0] in names]))
+    return groups
 
 
 def _shares(known: Mapping[str, Option], group: Mapping[str, Option]) -> bool:

@@ -23,7 +23,7 @@ def test_every_link_and_picture_of_the_site_is_there(tmp_path: Path) -> None:
                 missing.append(f"{page.relative_to(tmp_path)}: {target}")
     assert missing == []
     config = yaml.safe_load((library() / "mkdocs.yml").read_text())
-    named = re.findall(r"[\w/]+\.(?:md|css)", str(config))
+    named = re.findall(r"[\w/-]+\.(?:md|css)", str(config))
     assert [name for name in named if not (tmp_path / name).exists()] == []
     systems = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "lib/docs/systems").glob("*.md")}
     assert systems - {*named} == {f"lib/docs/systems/{name}.md" for name in ("buffered", "print", "sequence")}
