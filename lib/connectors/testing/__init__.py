@@ -9,6 +9,7 @@ from .faults import Action, FailureInjector, Injected, Point, faulty_sink, fault
 from .notebooks import kill_driver, kill_notebook, run_notebook
 from .queue_suite import QueueSuite
 from .run import run_suite
+from .sampling import Sampler, wait_until
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 
@@ -23,6 +24,7 @@ __all__ = [
     "Injected",
     "Point",
     "QueueSuite",
+    "Sampler",
     "SinkContext",
     "SinkSuite",
     "SourceContext",
@@ -37,4 +39,5 @@ __all__ = [
     "run_suite",
     "same_order",
     "same_records",
+    "wait_until",
 ]

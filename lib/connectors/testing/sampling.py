@@ -1,0 +1,56 @@
+"""``Sampler``: a value over time, taken in a thread while something else runs; ``wait_until``: a condition that comes true."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+_POLL_SECONDS: Final = 0.05
+
+
+class Sampler(Generic[T]):
+    """Calls ``take()`` in a thread, from now until :meth:`stop`, with a pause of ``pause`` seconds after each call.
+
+    ``samples`` has what it returned, each with the seconds since the start.
+    """
+
+    def __init__(self, take: Callable[[], T], pause: float = 0.0) -> None:
+        self.samples: list[tuple[float, T]] = []
+        self._take, self._pause, self._start = take, pause, time.monotonic()
+        self._end = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> list[tuple[float, T]]:
+        """Takes one more sample, the last, and returns all. Raises what ``take`` has raised."""
+        self._end.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        self._add()
+        return self.samples
+
+    def _run(self) -> None:
+        try:
+            while not self._end.is_set():
+                self._add()
+                self._end.wait(self._pause)
+        except Exception as error:
+            self._error = error
+
+    def _add(self) -> None:
+        value = self._take()
+        self.samples.append((time.monotonic() - self._start, value))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 300.0) -> None:
+    """Returns as soon as ``condition()`` is true. Raises ``TimeoutError`` when it is not within ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not true within {seconds:g} s: {getattr(condition, '__qualname__', condition)}")
+        time.sleep(_POLL_SECONDS)
