@@ -43,12 +43,12 @@ def test_what_can_be_mended_is_delivered_once_as_it_was_sent_and_the_rest_stays_
     assert code == 0, output
 
     damaged = list(range(100, ROWS + 1, 100))
-    hopeless = [number for number in damaged if number // 100 % 6 in (3, 5)]
+    hopeless = [number for number in damaged if number // 100 % 3 == 2]
     first, second = _first_and_second(_records(brokers, topic))
     assert sorted(first) == list(range(1, ROWS + 1))
     assert sorted(map(_number, second)) == [number for number in damaged if number not in hopeless]
     assert all(_envelope(record) == _envelope(first[_number(record)]) for record in second)
-    assert [name for name, _ in second[0].headers()] == ["trace", "via", "via", "reply-to"]
+    assert [name for name, _ in second[0].headers()] == ["trace", "damage"]
 
     orders = delta(root / "orders").to_pylist()
     assert sorted(order["id"] for order in orders) == [n for n in range(1, ROWS + 1) if n not in hopeless]
