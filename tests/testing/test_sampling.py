@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,3 +35,11 @@ def test_a_condition_that_never_holds_is_an_error() -> None:
     wait_until(lambda: next(values))
     with pytest.raises(TimeoutError, match=r"not true within 0\.01 s: .*never_holds"):
         wait_until(lambda: False, seconds=0.01)
+
+
+def test_a_condition_that_takes_its_time_is_asked_half_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, pauses = itertools.count(step=3), list[float]()
+    clock = SimpleNamespace(monotonic=lambda: next(now), sleep=pauses.append)
+    monkeypatch.setattr("connectors.testing.sampling.time", clock)
+    wait_until(lambda: len(pauses) == 2)
+    assert pauses == [3, 3]

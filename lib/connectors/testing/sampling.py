@@ -47,10 +47,15 @@ class Sampler(Generic[T]):
         self.samples.append((time.monotonic() - self._start, value))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 300.0) -> None:
-    """Returns as soon as ``condition()`` is true. Raises ``TimeoutError`` when it is not within ``seconds``."""
-    end = time.monotonic() + seconds
+def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
+    """Returns as soon as ``condition()`` is true; asking it takes at most half of the time.
+
+    Raises ``TimeoutError`` when it is not true within ``seconds``.
+    """
+    start = began = time.monotonic()
     while not condition():
-        if time.monotonic() > end:
+        now = time.monotonic()
+        if now > start + seconds:
             raise TimeoutError(f"not true within {seconds:g} s: {getattr(condition, '__qualname__', condition)}")
-        time.sleep(_POLL_SECONDS)
+        time.sleep(max(_POLL_SECONDS, now - began))
+        began = time.monotonic()
