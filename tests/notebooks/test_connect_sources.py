@@ -17,5 +17,5 @@ __all__ = ["foreign_files"]
 @pytest.mark.usefixtures("foreign_files")
 def test_every_station_is_copied_once_and_tasks_are_dealt_out_anew(spark: Any, tmp_path: Path) -> None:
     execution = Execution("connect_sources", spark, tmp_path, {"tick": "0.1"})
-    assert execution.exit() == "7 stations, each reading once; tasks were dealt out 4 times"
+    assert execution.exit() == "5 stations, each reading once; dealt out 3 times"
     assert execution.pictures() == 1

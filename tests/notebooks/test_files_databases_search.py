@@ -25,6 +25,7 @@ from tests.servers import required
 from .quickstart import REPOSITORY, run
 
 FOLDERS = {
+    "connect_sources": "weather",
     "file_sink": "files",
     "file_stream": "lines",
     "jdbc_sink": "checkpoints",
