@@ -221,13 +221,14 @@ def test_several_verdicts_are_one_table_or_one_error(spark: SparkSession, bad: D
     good = CHECKS.validate(bad.where("n < 4 AND id IS NOT NULL OR n = 5"), name="orders")
     table = quality.enforce(good, true)
     assert list(table.columns) == ["output", "check", "ok", "failing"]
-    assert list(table.output) == ["orders"] * 4 + ["claims"] * 2
+    assert list(table.output) == ["orders"] * 4 + ["claims"] * 3
+    assert list(table.check)[-2:] == ["two is two", "there are rows"]
     assert table.ok.all()
     wrong = quality.claims(spark, {"two is three": False, "two is two": True}, name="sums")
-    with pytest.raises(quality.QualityFailed, match=r"^sums: 1 of 2 checks failed\n  holds: 1 of 2 rows\n.*two is three"):
+    with pytest.raises(quality.QualityFailed, match=r"^sums: 1 of 3 checks failed\n  two is three: 1 of 2 rows\n.*holds=False"):
         quality.enforce(good, wrong)
     with pytest.raises(quality.QualityFailed) as failure:
         quality.enforce(CHECKS.validate(bad, name="orders"), true, wrong)
     assert failure.value.output == "orders, sums"
-    assert failure.value.failing["sums: holds"] == [{"claim": "two is three", "holds": False}]
+    assert failure.value.failing["sums: two is three"] == [{"claim": "two is three", "holds": False}]
     assert "orders: 3 of 4 checks failed" in str(failure.value)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem
 from ..spark.library import Carried
-from .check import Check, RowCheck, quoted
+from .check import Check, RowCheck, literal, quoted
 from .report import CheckOutcome, Report, announce
 from .row_checks import Expression
 from .set_checks import RowCount, Unique
@@ -157,9 +157,10 @@ class Checks:
 
 
 def claims(spark: SparkSession, holds: Mapping[str, bool], name: str = "claims") -> Report:
-    """The verdict on ``holds``, claims by their text: those that are false are its failing rows."""
+    """The verdict on ``holds``, claims by their text: a check for each, which fails where it is false."""
     rows = spark.createDataFrame([(text, bool(value)) for text, value in holds.items()], "claim string, holds boolean")
-    return Checks([Expression("holds", (), "holds")]).validate(rows, name)
+    checks = [Expression(text, (), f"holds OR claim <> {literal(text)}") for text in holds]
+    return Checks(checks).validate(rows, name)
 
 
 class BatchCounts(NamedTuple):
