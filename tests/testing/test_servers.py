@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from connectors import workbench
+from connectors.testing.servers import KinesisServer, KinesisStreams
 from connectors.testing.servers.base import Server
+from tests.servers import required
 
 
 class Sleep(Server):
@@ -31,3 +36,15 @@ def test_the_folder_of_ones_own_stays(tmp_path: Path) -> None:
         with server:
             assert server.folder == tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["server.log"]
+
+
+@pytest.mark.server
+def test_streams_are_reached_by_the_options_of_the_connector() -> None:
+    server = required(KinesisServer)
+    streams = KinesisStreams({**workbench.kinesis(), "endpoint": server.url})
+    streams.create("by-options", 1)
+    streams.put("by-options", [("key", b"data")])
+    streams.split("by-options", *streams.open_shards("by-options"))
+    assert [record["Data"] for record in server.records("by-options")] == [b"data"]
+    assert len(server.open_shards("by-options")) == 2
+    streams.client.delete_stream(StreamName="by-options")

@@ -12,7 +12,7 @@ from .document_service import DocumentService
 from .dynamodb_server import DynamoDbServer
 from .http_service import HttpService
 from .kafka_server import KafkaServer
-from .kinesis_server import KinesisServer
+from .kinesis_server import KinesisServer, KinesisStreams
 from .pubsub_server import PubSubServer
 from .queue_service import QueueService
 from .schema_registry import SchemaRegistry
@@ -32,6 +32,7 @@ __all__ = [
     "HttpService",
     "KafkaServer",
     "KinesisServer",
+    "KinesisStreams",
     "MariaDbServer",
     "MotoServer",
     "OpenSearchServer",

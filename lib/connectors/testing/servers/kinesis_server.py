@@ -46,42 +46,32 @@ net.Socket.prototype.write = function (data, ...args) {
     "AAAAcgAAAGCrgg2eDTptZXNzYWdlLXR5cGUHAAVldmVudAs6ZXZlbnQtdHlwZQcAEGluaXRpYWwtcmVzcG9uc2UNOmNvbnRlbnQtdHlwZQcAGmFwcGxp"
     "Y2F0aW9uL3gtYW16LWpzb24tMS4xe33hbmbk",
 )
-_ACCOUNT: Final = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+_ACCOUNT: Final = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test"}
+_ARGUMENTS: Final = {
+    "region": "region_name",
+    "endpoint": "endpoint_url",
+    "accessKeyId": "aws_access_key_id",
+    "secretAccessKey": "aws_secret_access_key",
+    "sessionToken": "aws_session_token",
+}
+"""The arguments of boto3 for the options of a connector."""
 _REQUEST: Final = 500
 
 
-class KinesisServer(Server):
-    """An empty Kinesis. ``url`` is its address; every key and secret is right."""
+class KinesisStreams:
+    """Streams that a test or a notebook makes, fills, splits and merges.
 
-    required = True
+    ``options`` are those by which ``connectors.kinesis`` reaches the service: ``region``, ``endpoint``, a key.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.node = find_program("node")
-        self.package = npm_package("kinesis", _PACKAGE) / "node_modules" / "kinesis-local"
-        self.port, self._tls_port = free_ports(2)
-        self.url = f"http://{HOST}:{self.port}"
-
-    def launch(self) -> None:
-        preload = self.folder / "preload.js"
-        preload.write_text(_PRELOAD)
-        settings = {f"{operation}_DURATION": "20ms" for operation in _OPERATIONS} | {
-            "KINESIS_MOCK_PLAIN_PORT": str(self.port),
-            "KINESIS_MOCK_TLS_PORT": str(self._tls_port),
-            "LOG_LEVEL": "ERROR",
-            "SHARD_LIMIT": "1000",
-            "AWS_REGION": _ACCOUNT["region_name"],
-        }
-        self.spawn([self.node, "-r", str(preload), "main.js"], settings, self.package)
-
-    def ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=1) as answer:
-            return int(answer.status) == 200
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = dict(options)
 
     @cached_property
     def client(self) -> Any:
         """A boto3 client."""
-        return import_module("boto3").client("kinesis", endpoint_url=self.url, **_ACCOUNT)
+        arguments = {_ARGUMENTS[name]: value for name, value in self.options.items()}
+        return import_module("boto3").client("kinesis", **arguments)
 
     def create(self, stream: str, shards: int = 2) -> None:
         """A stream with so many shards, which share the keys evenly."""
@@ -134,3 +124,33 @@ class KinesisServer(Server):
         while self.client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
             assert time.monotonic() < end, f"{stream} is not active"
             time.sleep(0.01)
+
+
+class KinesisServer(Server, KinesisStreams):
+    """An empty Kinesis. ``url`` is its address; every key and secret is right."""
+
+    required = True
+
+    def __init__(self) -> None:
+        Server.__init__(self)
+        self.node = find_program("node")
+        self.package = npm_package("kinesis", _PACKAGE) / "node_modules" / "kinesis-local"
+        self.port, self._tls_port = free_ports(2)
+        self.url = f"http://{HOST}:{self.port}"
+        KinesisStreams.__init__(self, {"endpoint": self.url, **_ACCOUNT})
+
+    def launch(self) -> None:
+        preload = self.folder / "preload.js"
+        preload.write_text(_PRELOAD)
+        settings = {f"{operation}_DURATION": "20ms" for operation in _OPERATIONS} | {
+            "KINESIS_MOCK_PLAIN_PORT": str(self.port),
+            "KINESIS_MOCK_TLS_PORT": str(self._tls_port),
+            "LOG_LEVEL": "ERROR",
+            "SHARD_LIMIT": "1000",
+            "AWS_REGION": _ACCOUNT["region"],
+        }
+        self.spawn([self.node, "-r", str(preload), "main.js"], settings, self.package)
+
+    def ready(self) -> bool:
+        with urllib.request.urlopen(f"{self.url}/healthcheck", timeout=1) as answer:
+            return int(answer.status) == 200
