@@ -118,6 +118,25 @@ def test_a_query_that_ends_waits_for_a_system_that_has_not_answered(
     assert values(rows) == list(range(5))
 
 
+class SubscribedCursor(SlowCursor):
+    """The system answers some time after each epoch has begun."""
+
+    def open(self) -> None:
+        super().open()
+        self.answers_at = time.monotonic() + 0.5
+
+
+class SubscribedSource(ShardDoubleSource):
+    def cursor(self, schema: pa.Schema) -> SubscribedCursor:
+        return SubscribedCursor(self._shards(), fail=True)
+
+
+def test_an_epoch_of_a_stream_waits_for_a_system_that_has_not_answered(system: ShardContext) -> None:
+    system.write(5)
+    query, log = SourceQuery(system, SubscribedSource, pollInterval="50ms"), []
+    assert values(query.next(log)) == list(range(5))
+
+
 def test_a_finished_shard_is_never_read_again(system: ShardContext) -> None:
     system.write(4)
     system.shards.split("a")

@@ -28,8 +28,8 @@ class Page:
 
     ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
     more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``is_waiting``: the system
-    has not said yet whether there is more, so that a query does not end here. ``lag`` is how many seconds the page is behind
-    the newest record, where the system says it.
+    has not said yet whether there is more, so that no query ends here, and no epoch without rows before ``maxEpochTime``.
+    ``lag`` is how many seconds the page is behind the newest record, where the system says it.
     """
 
     rows: pa.RecordBatch
@@ -144,7 +144,7 @@ class CursorEpoch:
         """True if there is no use in waiting for more: nothing has come in a ``pause`` of so many seconds."""
         if len(self._finished | self._ended) == len(self._parts) or (self._rows and self._split.until is None):
             return True
-        return pause > self._patience and not (self._waiting and self._split.until is not None)
+        return pause > self._patience and not self._waiting
 
     def _read_pages(self, share: int) -> int:
         """Reads a page of each partition, within a limit of rows that they share; returns how many rows have come."""
