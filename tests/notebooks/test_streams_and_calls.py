@@ -1,4 +1,4 @@
-"""The notebooks of Kafka's source, of monitoring and of asynchronous calls, run with few rows in the tests' session."""
+"""The notebooks of Kafka's source, of schemas, of monitoring and of asynchronous calls, run in the tests' session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.testing.servers import KafkaServer, RedisServer
+from connectors.testing.servers import KafkaServer
 from tests.servers import required
 
 from .test_files_databases_search import Execution, foreign_files
@@ -42,13 +42,16 @@ def test_alignment_saves_rows_from_being_late_and_other_topics_stay(spark: Any, 
 
 
 @pytest.mark.server
-def test_every_row_is_enriched_and_other_keys_stay(spark: Any, tmp_path: Path) -> None:
-    import redis
+def test_every_row_is_enriched(spark: Any, tmp_path: Path) -> None:
+    execution = Execution("async_enrichment", spark, tmp_path, {"rows": "2000", "users": "500", "latency": "10ms"})
+    execution.exit()
+    assert execution.pictures() == 1
 
-    url = required(RedisServer).url
-    with redis.Redis.from_url(url) as client:
-        client.set("user:1", "somebody else's")
-        execution = Execution("async_enrichment", spark, tmp_path, {"rows": "2000", "users": "500", "redis_url": url})
-        execution.exit()
-        assert client.get("user:1") == b"somebody else's"
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_orders_of_each_schema_are_in_a_table_or_dead_letters(spark: Any, tmp_path: Path) -> None:
+    required(KafkaServer)
+    execution = Execution("schema_registry", spark, tmp_path, {"orders": "50"})
+    assert execution.exit() == "200 orders in two tables, 100 dead letters"
     assert execution.pictures() == 1
