@@ -1,4 +1,4 @@
-"""A stream into Delta over reshards, and a table to Firehose, by the notebooks ``kinesis`` and ``firehose``."""
+"""Streams of Kinesis into Delta, and tables into Kinesis and Firehose: ``kinesis``, ``kinesis_sink``, ``firehose``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def test_each_record_is_read_once_while_shards_change(spark: Any, tmp_path: Path
     assert foreign.client.list_streams()["StreamNames"].count("scooters") == 1
     assert not [name for name in foreign.client.list_streams()["StreamNames"] if name.startswith("connectors-")]
     foreign.client.delete_stream(StreamName="scooters")
+
+
+@pytest.mark.soak
+def test_a_batch_that_is_put_again_is_in_the_stream_twice_and_in_the_tables_once(spark: Any, tmp_path: Path) -> None:
+    required(KinesisServer)
+    execution = Execution("kinesis_sink", spark, tmp_path, {"reports": "800"})
+    assert execution.exit() == "800 reports, 100 twice in the stream, once in a table"
+    assert execution.pictures() == 1
 
 
 def test_a_table_is_delivered_without_a_reading_lost(spark: Any, tmp_path: Path) -> None:
