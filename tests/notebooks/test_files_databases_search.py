@@ -28,6 +28,7 @@ FOLDERS = {
     "connect_sources": "weather",
     "file_sink": "files",
     "file_stream": "lines",
+    "first_source": "rows",
     "jdbc_sink": "checkpoints",
     "jdbc_source": "shop",
     "search_sink": "flights",
