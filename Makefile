@@ -23,6 +23,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
+	@echo "Ready. Next: make run, make test, or $(BIN)/connectors --help"
 
 # PySpark comes as source: each build leaves 2 GB in uv's cache, which only prune takes away again.
 $(VENV)/.ready: requirements.lock pyproject.toml
