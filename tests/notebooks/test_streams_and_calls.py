@@ -18,10 +18,12 @@ __all__ = ["foreign_files"]
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.server
 @pytest.mark.usefixtures("foreign_files")
 @pytest.mark.soak
 def test_the_numbers_of_a_watched_stream_are_those_of_its_files(spark: Any, tmp_path: Path) -> None:
-    execution = Execution("monitoring", spark, tmp_path, {"seconds": "16"})
+    required(RedisServer)
+    execution = Execution("monitoring", spark, tmp_path, {"seconds": "30"})
     execution.exit()
     assert execution.pictures() == 1
 
