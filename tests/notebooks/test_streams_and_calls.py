@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from connectors.testing.servers import KafkaServer
+from connectors.testing.servers import KafkaServer, RedisServer
 from tests.servers import required
 
 from .test_files_databases_search import Execution, foreign_files

@@ -233,10 +233,12 @@ class SqliteSinkTask(SinkTask):
             "CREATE TABLE IF NOT EXISTS offsets (topic TEXT, part INT, next INT, PRIMARY KEY (topic, part))"
         )
         self._records: list[SinkRecord] = []
+        self._known: dict[TopicPartition, int] = {}
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        self._known = self._offsets(partitions)
-        self.context.offset(self._known)
+        offsets = self._offsets(partitions)
+        self._known.update(offsets)
+        self.context.offset(offsets)
 
     def _offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         query = "SELECT next FROM offsets WHERE topic = ? AND part = ?"
