@@ -248,7 +248,7 @@ def test_rules_that_no_batch_can_be_split_by_may_be_mended(spark: Any, tmp_path:
 def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, tmp_path: Path) -> None:
     state, numbers = pipeline_in(tmp_path, "cassandra to delta"), spark.range(3)
     numbers.write.format("delta").save(state.table["path"])
-    with pytest.raises(Misconfigured, match=r"target +has rows that p has not written.*Give another table, or empty this one"):
+    with pytest.raises(Misconfigured, match=r"target +has rows that p.*Give another table, or empty this one"):
         state.replace(numbers, "copy")
     spark.sql(f"DELETE FROM delta.`{state.table['path']}`")
     first = state.replace(numbers, "copy")
@@ -261,10 +261,30 @@ def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, 
     spark.sql(f"OPTIMIZE delta.`{state.table['path']}`")
     state.replace(numbers, "copy")
     elsewhere = pipeline_in(tmp_path, "cassandra to delta", target=f"{tmp_path}/elsewhere")
-    for other in (elsewhere, state):
-        numbers.write.format("delta").mode("append").save(other.table["path"])
-        with pytest.raises(Misconfigured, match=r"target +has rows that p has not written"):
+    namesake = pipeline_in(tmp_path, "cassandra to delta", workdir=f"{tmp_path}/other", target=state.table["path"])
+    numbers.write.format("delta").save(elsewhere.table["path"])
+    spark.sql(f"RESTORE delta.`{state.table['path']}` TO VERSION AS OF 0")
+    for other in (elsewhere, namesake, state):
+        with pytest.raises(Misconfigured, match=r"target +has rows that p, whose state is in .*, has not written"):
             other.replace(numbers, "copy")
+    state.replace(numbers)
+    state.replace(numbers, "copy")
+    with pytest.raises(Misconfigured, match=r"target +has rows that p, whose state is in .*/other/p, has not written"):
+        namesake.replace(numbers, "copy")
+
+
+@pytest.mark.spark
+def test_a_copy_knows_its_rows_where_the_history_counts_none(spark: Any, tmp_path: Path) -> None:
+    state, numbers = pipeline_in(tmp_path, "cassandra to delta"), spark.range(3)
+    spark.conf.set("spark.databricks.delta.history.metricsEnabled", "false")
+    try:
+        state.replace(numbers)
+        state.replace(numbers, "copy")
+        numbers.write.format("delta").mode("append").save(state.table["path"])
+    finally:
+        spark.conf.unset("spark.databricks.delta.history.metricsEnabled")
+    with pytest.raises(Misconfigured, match=r"target +has rows that p"):
+        state.replace(numbers, "copy")
 
 
 class Forgetful(Demo):

@@ -34,6 +34,10 @@ _PLACES: Final = (_DELTA, "files")
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
+_BRINGS_ROWS: Final = """
+    coalesce(bigint(operationMetrics.numOutputRows) > 0, operation RLIKE 'WRITE|MERGE|STREAMING|RESTORE|CLONE|COPY|CONVERT|SELECT')
+"""
+"""A commit of a table's history brings rows. Where it does not count them, its operation decides: other writers do not count."""
 
 
 def pipeline(
@@ -264,7 +268,9 @@ class Pipeline:
 
         Raises :class:`Misconfigured` for a target with rows that this pipeline has not written.
         """
-        spark, token = rows.sparkSession, f"{self.name} {uuid.uuid4().hex}"
+        from pyspark.sql import functions as f
+
+        spark, token = rows.sparkSession, f"{uuid.uuid4().hex} {self.folder}"
         table = {"path": self.path(part)} if part else self.table
         if part == "copy":
             self._refuse_foreign_rows(spark)
@@ -274,7 +280,7 @@ class Pipeline:
             writer.saveAsTable(table["table"])
         else:
             writer.save(table["path"])
-        written = _history(spark, table).where(f"userMetadata = '{token}'").first()
+        written = _history(spark, table).where(f.col("userMetadata") == token).first()
         assert written is not None, "the commit is in the history"
         return _loaded(spark.read.format("delta").option("versionAsOf", written["version"]), table)
 
@@ -286,10 +292,10 @@ class Pipeline:
                 return
         except AnalysisException:  # there is no such table yet
             return
-        written = _history(spark, self.table).where("bigint(operationMetrics.numOutputRows) > 0")
-        newest = written.orderBy("version", ascending=False).first()
-        if newest is None or not (newest["userMetadata"] or "").startswith(f"{self.name} "):
-            text = f"has rows that {self.name} has not written, and would lose them; got \"{self._parameter('target')}\""
+        newest = _history(spark, self.table).where(_BRINGS_ROWS).orderBy("version", ascending=False).first()
+        if newest is None or (newest["userMetadata"] or "").partition(" ")[2] != self.folder:
+            text = f"has rows that {self.name}, whose state is in {self.folder}, has not written, and would lose them; got "
+            text += f'"{self._parameter("target")}"'
             raise _wrong("target", f"{text}. Give another table, or empty this one.")
 
     def reconciliation(self, spark: SparkSession, rows: DataFrame | None = None) -> DataFrame:
