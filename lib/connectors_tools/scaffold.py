@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import yaml
+
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.systems import ENTRY_POINTS, SYSTEMS
 from connectors.workbench.settings import library
@@ -79,6 +81,10 @@ def test_each_row_gets_its_answer(spark: Any) -> None:
 """
 
 
+_GROUP: Final = f'[project.entry-points."{ENTRY_POINTS}"]'
+_GROUP_LINE: Final = re.compile(rf"^[ \t]*\[\s*project\.entry-points\.([\"']){ENTRY_POINTS}\1\s*\][^\r\n]*", re.MULTILINE)
+_OTHER_GROUP: Final = re.compile(rf"^[^#\n]*(\bentry-points\b(?!\.)|{ENTRY_POINTS})", re.MULTILINE)
+"""Entry points as no line may follow: an inline table, or a key that a build backend fills."""
 _PLUGINS: Final = 'pytest_plugins = ["connectors.testing.environments"]\n'
 _VERSION: Final = "0.1.0"
 """The version of a new package."""
@@ -139,13 +145,20 @@ class _Connector:
         elif not self.is_foreign and not (self.systems / "__init__.py").is_file():
             text = f"must be the root of this repository; {self.root} has no lib/connectors. Another one: --into."
             yield Problem("folder", text)
-        elif not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or keyword.iskeyword(self.name) or hasattr(builtins, self.name):
+        elif not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or self._is_a_word():
             text = f'must be a name such as "orders_queue": small letters, digits and underscores; got "{self.name}".'
             yield Problem("NAME", text)
         elif existing := [str(path.relative_to(self.root)) for path in self._taken() if path.exists()]:
             yield Problem("NAME", f"{self.name} is taken: {', '.join(existing)} exists. Choose another name.")
         elif self.is_foreign and (self.name in SYSTEMS or find_spec(self.name)):
             yield Problem("NAME", f"{self.name} is taken: it is a system of the library, or a module of another package.")
+        elif self.is_foreign and self.template.suite and self._project_text() is None:
+            text = f"has no place for a line that belongs under {_GROUP}. Add it, and call again: {self._entry()}"
+            yield Problem("pyproject.toml", text)
+
+    def _is_a_word(self) -> bool:
+        """True for a name that means something else in Python or YAML."""
+        return keyword.iskeyword(self.name) or hasattr(builtins, self.name) or yaml.safe_load(self.name) != self.name
 
     def _taken(self) -> list[Path]:
         return [*self._paths().values(), *([] if self.is_foreign else [self.systems / self.name])]
@@ -170,25 +183,45 @@ class _Connector:
 
     def dependencies(self) -> list[str]:
         """What the jobs of a package of the user's own need besides the library: its wheel, and pytest for proofs."""
-        return [dependency(self._project(), _VERSION), *(["pytest>=8.3"] if self.template.suite else [])]
+        wheel = dependency(self._declared("name", self._project()), self._declared("version", _VERSION))
+        return [wheel, *(["pytest>=8.3"] if self.template.suite else [])]
+
+    def _declared(self, key: str, default: str) -> str:
+        """What the project at the root says of itself."""
+        project = self.root / "pyproject.toml"
+        found = re.search(rf"^{key}\s*=\s*[\"'](.+?)[\"']", project.read_text(), re.MULTILINE) if project.exists() else None
+        return found[1] if found else default
 
     def _project(self) -> str:
         return re.sub(r"[^A-Za-z0-9]+", "-", self.root.resolve().name).strip("-").lower() or "own-connectors"
 
     def _package(self) -> dict[Path, str]:
         """What a package of the user's own has besides: a project with an entry point, the fixtures of the tests, a bundle."""
-        files, project, fixtures = {}, self.root / "pyproject.toml", self.root / "tests" / "conftest.py"
+        files, fixtures = {}, self.root / "tests" / "conftest.py"
         if not fixtures.exists():
             files[fixtures] = _PLUGINS
-        group, entry = f'[project.entry-points."{ENTRY_POINTS}"]\n', f'{self.name} = "{self.module}:{self._kind()}"\n'
-        own = f"{group}{entry}" if self.template.suite else ""
-        if not project.exists():
-            texts = {"project": self._project(), "version": _VERSION, "entry_point": own}
-            files[project] = filled("project.toml", texts)
-        elif own:
-            text = project.read_text()
-            files[project] = text.replace(group, own) if group in text else f"{text.rstrip()}\n\n{own}"
+        if text := self._project_text():
+            files[self.root / "pyproject.toml"] = text
         return files | bundle_files(self.root, self.dependencies())
+
+    def _entry(self) -> str:
+        return f'{self.name} = "{self.module}:{self._kind()}"'
+
+    def _project_text(self) -> str | None:
+        """The project with the entry point of the connector; empty if it stays as it is, ``None`` if no place is found."""
+        project = self.root / "pyproject.toml"
+        if not project.exists():
+            own = f"{_GROUP}\n{self._entry()}\n" if self.template.suite else ""
+            return filled("project.toml", {"project": self._project(), "version": _VERSION, "entry_point": own})
+        text = project.read_bytes().decode()  # with its own ends of lines
+        if not self.template.suite or self._entry().partition(" = ")[2] in text:
+            return ""
+        end = "\r\n" if "\r\n" in text else "\n"
+        if group := _GROUP_LINE.search(text):
+            return f"{text[: group.end()]}{end}{self._entry()}{text[group.end() :]}"
+        if _OTHER_GROUP.search(text) or not re.search(r"^\[project\]", text, re.MULTILINE):
+            return None
+        return f"{text.rstrip()}{end}{end}{_GROUP}{end}{self._entry()}{end}"
 
     def add_to_readmes(self) -> Iterator[Path]:
         """Adds the notebooks to the gallery, and the page with its options, by a process that has the system.

@@ -118,7 +118,7 @@ def test_the_proof_of_a_new_connector_kills_its_pipeline_and_finds_each_row_once
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("name", ["orders_source", "kafka", "Orders", "class", "../orders", ""])
+@pytest.mark.parametrize("name", ["orders_source", "kafka", "Orders", "class", "null", "../orders", ""])
 def test_a_name_that_cannot_be_had_is_refused_and_nothing_is_written(repository: Path, name: str) -> None:
     before = {file: file.stat().st_mtime_ns for file in repository.rglob("*") if file.is_file()}
     with pytest.raises(Misconfigured, match="NAME"):
@@ -184,3 +184,53 @@ def test_a_name_that_is_taken_is_refused_in_a_package_of_ones_own(package: Path,
     with pytest.raises(Misconfigured, match=rf"NAME +{name} is taken"):
         write_connector(package, name, "source", is_foreign=True)
     assert (package / "pyproject.toml").read_text() == before
+
+
+_HEAD = '[project]\nname = "own"\nversion = "1.2"\n'
+_OLD = """[project.entry-points."connectors.systems"]\nold = "old:OldSource"\n[tool.x]\na = 1\n"""
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        _HEAD,
+        _HEAD + _OLD,
+        _HEAD + _OLD.replace('"connectors.systems"]', "'connectors.systems' ] # ours"),
+        _HEAD + _OLD.replace("\n", "\r\n"),
+        _HEAD + f'#{_OLD.splitlines()[0]}\n[tool.x]\na = 1\n',
+        _HEAD + f'{_OLD.splitlines()[0]}\ninbox_of_own = "inbox_of_own:InboxOfOwnSource"\n',
+    ],
+)
+def test_a_project_gets_an_entry_point_and_keeps_the_rest(tmp_path: Path, project: str) -> None:
+    tomllib = pytest.importorskip("tomllib")
+    file = tmp_path / "pyproject.toml"
+    file.write_bytes(project.encode())
+    write_connector(tmp_path, "inbox_of_own", "source", is_foreign=True)
+    text = file.read_bytes().decode()
+    entries = tomllib.loads(text)["project"]["entry-points"]["connectors.systems"]
+    old = {"old": "old:OldSource"} if "\nold" in project else {}
+    assert entries == {"inbox_of_own": "inbox_of_own:InboxOfOwnSource", **old}
+    assert text.count("\r\n") == project.count("\r\n") + ("\r\n" in project)
+    assert all(line in text.splitlines() for line in project.splitlines())
+    assert "dist/own-1.2-py3-none-any.whl" in (tmp_path / "databricks.yml").read_text()
+
+
+@pytest.mark.parametrize(
+    "project",
+    [
+        _HEAD + 'entry-points = { console_scripts = { x = "y:z" } }\n',
+        _HEAD + 'entry-points."connectors.systems" = { old = "old:OldSource" }\n',
+        _HEAD + 'dynamic = ["entry-points"]\n',
+        '[tool.poetry]\nname = "own"\n',
+    ],
+)
+def test_a_project_without_a_place_for_an_entry_point_stays_as_it_is(tmp_path: Path, project: str) -> None:
+    file = tmp_path / "pyproject.toml"
+    file.write_text(project)
+    line = 'inbox_of_own = "inbox_of_own:InboxOfOwnSource"'
+    with pytest.raises(Misconfigured, match=f"pyproject.toml +has no place for a line .*Add it, and call again: {line}"):
+        write_connector(tmp_path, "inbox_of_own", "source", is_foreign=True)
+    assert (file.read_text(), [*tmp_path.iterdir()]) == (project, [file])
+    file.write_text(f"{project}# {line}\n")
+    write_connector(tmp_path, "inbox_of_own", "source", is_foreign=True)
+    assert file.read_text() == f"{project}# {line}\n"

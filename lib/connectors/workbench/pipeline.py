@@ -34,10 +34,11 @@ _PLACES: Final = (_DELTA, "files")
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
-_BRINGS_ROWS: Final = """
-    coalesce(bigint(operationMetrics.numOutputRows) > 0, operation RLIKE 'WRITE|MERGE|STREAMING|RESTORE|CLONE|COPY|CONVERT|SELECT')
-"""
-"""A commit of a table's history brings rows. Where it does not count them, its operation decides: other writers do not count."""
+_BRINGS_ROWS: Final = (
+    "coalesce(bigint(operationMetrics.numOutputRows) > 0, "
+    "operation RLIKE 'WRITE|MERGE|STREAMING|RESTORE|CLONE|COPY|CONVERT|SELECT')"
+)
+"""A commit brings rows. Its operation decides where it does not count them, as those of other writers."""
 
 
 def pipeline(
