@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from connectors.ground import errors
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.ground.options import REQUIRED, Duration, Option, Options, Size
 from connectors.ground.relations import Condition
-from connectors.systems import System, all_systems, own_systems
+from connectors.systems import SYSTEMS, System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
 
 from .pipelines import PIPELINES
@@ -97,16 +97,19 @@ def connectors_of(system: str, systems: Mapping[str, System] | None = None) -> l
 def write_pages(folder: Path) -> list[Path]:
     """Writes the reference into the pages of ``folder``, and into the README two folders above, between its marks.
 
-    A system without a page gets one. Returns the files that have changed.
+    A README without the marks stays as it is. A system without a page gets one. Returns the files that have changed.
     """
-    systems = own_systems()
+    systems, readme = own_systems(), folder.resolve().parents[1] / "README.md"
     sections = {
-        folder.resolve().parents[1] / "README.md": "\n".join(_system_table()),
-        folder / "guarantees.md": guarantee_table(),
+        readme: "\n".join(_system_table()),
+        folder / "guarantees.md": guarantee_table(SYSTEMS),
         folder / "options.md": "\n".join(_shared_options()),
     }
     sections |= {folder / "systems" / f"{name}.md": "\n".join(_system_page(name, systems)) for name in systems}
     changed = []
+    (folder / "systems").mkdir(parents=True, exist_ok=True)
+    if not readme.exists() or _MARKS[0] not in readme.read_text():
+        del sections[readme]
     for file, section in sections.items():
         before = file.read_text() if file.exists() else f"# {file.stem}\n\n{_MARKS[0]}{_MARKS[1]}"
         head, _, rest = before.partition(_MARKS[0])
@@ -117,10 +120,11 @@ def write_pages(folder: Path) -> list[Path]:
     return changed
 
 
-def guarantee_table() -> str:
-    """What each system promises, and under which conditions, as a table of Markdown."""
+def guarantee_table(systems: Container[str] | None = None) -> str:
+    """What each system, or each of ``systems``, promises, and under which conditions, as a table of Markdown."""
     head = [("system", "source", "sink", "conditions"), ("---", "---", "---", "---")]
-    rows = [[cell or "-" for cell in row] for row in connectors.guarantees().itertuples(index=False)]
+    guarantees = connectors.guarantees().itertuples(index=False)
+    rows = [[cell or "-" for cell in row] for row in guarantees if systems is None or row.system in systems]
     return "\n".join(f"| {' | '.join(row)} |" for row in (*head, *rows))
 
 
@@ -128,7 +132,7 @@ def _system_table() -> Iterator[str]:
     """What each system promises, with its page and its pipelines."""
     yield "| system | source | sink | pipelines |\n|---|---|---|---|"
     notebooks = Path("notebooks") / "pipelines"
-    for row in connectors.guarantees().itertuples():
+    for row in (row for row in connectors.guarantees().itertuples() if row.system in SYSTEMS):
         names = [name for name in PIPELINES if _PIPELINE_NAMES.get(row.system, row.system) in name.split("_to_")]
         links = ", ".join(f"[{name}]({notebooks / name}.ipynb)" for name in names if row.system != "delta")
         page = f"[{row.system}](lib/docs/systems/{row.system}.md)"

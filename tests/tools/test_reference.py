@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from connectors import systems
 from connectors.ground.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
 from connectors.systems import SYSTEMS, all_systems
+from connectors.systems.sequence import SequenceSource
 from connectors_tools.cli import main
 from connectors_tools.reference import Row, connectors_of, rows_of, write_pages
 
@@ -23,6 +25,17 @@ def test_the_pages_and_the_readme_have_the_reference(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "lib" / "docs", tmp_path / "lib" / "docs")
     shutil.copy(ROOT / "README.md", tmp_path)
     assert write_pages(tmp_path / "lib" / "docs") == [], "python -m connectors options --pages lib/docs"
+
+
+def test_the_pages_of_another_folder_leave_its_readme_alone_and_out_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(systems._ADDED, "inbox_of_own", (SequenceSource, None))
+    (tmp_path / "README.md").write_text("# Ours\n")
+    written = {file.name: file.read_text() for file in write_pages(tmp_path / "our" / "docs")}
+    assert (tmp_path / "README.md").read_text() == "# Ours\n"
+    assert {"guarantees.md", "options.md", "kafka.md"} < written.keys()
+    assert "inbox_of_own" not in "".join(written.values())
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
