@@ -22,6 +22,9 @@ class Shelf(Sink):
 
 class Kafka(Sink):
     name = "kafka"
+
+class Another(Sink):
+    name = "shelves"
 """
 ENTRIES = """[connectors.systems]
 inbox = shelves:Inbox
@@ -29,6 +32,8 @@ kafka = shelves:Kafka
 missing = shelves:Missing
 number = shelves:MODULE
 shelf = shelves:Shelf
+shelf_again = shelves:Shelf
+twin = shelves:Another
 """
 
 
@@ -56,13 +61,14 @@ def test_a_source_and_a_sink_of_one_name_are_one_system(caplog: pytest.LogCaptur
     assert issubclass(sink, Sink)  # type: ignore[arg-type]
     assert found["kafka"] == systems.own_systems()["kafka"]
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        "kafka = shelves", "missing = shelves", "number = shelves"
+        "kafka = shelves", "missing = shelves", "number = shelves", "twin = shelves"
     ]  # fmt: skip
     assert "connectors.kafka is the library's own" in caplog.text
     assert "cannot be loaded and is left out: AttributeError" in caplog.text
     assert "it is neither a Source nor a Sink" in caplog.text
+    assert "connectors.shelves is that of <class 'shelves.Shelf'>" in caplog.text
     systems.all_systems()
-    assert len(caplog.records) == 3
+    assert len(caplog.records) == 4
 
 
 @pytest.mark.usefixtures("site")

@@ -60,6 +60,13 @@ def test_a_driver_is_killed_at_an_event(tmp_path: Path) -> None:
         os.kill(int(pid.read_text()), 0)
 
 
+def test_parameters_of_a_driver_are_not_in_the_list_of_processes(tmp_path: Path) -> None:
+    cells = (f"import sys\nfrom pathlib import Path\nPath({str(tmp_path / 'line')!r}).write_text(str(sys.orig_argv))\nend",)
+    with pytest.raises(RuntimeError, match="NameError"):
+        kill_notebook(write_notebook(tmp_path / "n.ipynb", *cells), {"password": "hunter2"}, when=lambda: False)
+    assert "hunter2" not in (tmp_path / "line").read_text()
+
+
 def count_up(spark: Any, folder: str, limit: int) -> None:
     import time
     from pathlib import Path

@@ -89,18 +89,23 @@ def all_systems() -> Mapping[str, System]:
 def installed_systems() -> Mapping[str, System]:
     """The systems of other packages, by their entry points. One that cannot be loaded is left out, and logged."""
     systems: dict[str, System] = {}
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value)):
         try:
             kind = entry.load()
         except Exception as error:
             _log.warning("%s = %s cannot be loaded and is left out: %r", entry.name, entry.value, error)
             continue
         name = getattr(kind, "name", "")
-        if name in SYSTEMS or not (isinstance(kind, type) and issubclass(kind, (Source, Sink))):
-            reason = f"connectors.{name} is the library's own" if name in SYSTEMS else "it is neither a Source nor a Sink"
-            _log.warning("%s = %s is left out: %s", entry.name, entry.value, reason)
+        if not (isinstance(kind, type) and issubclass(kind, (Source, Sink))):
+            reason = "it is neither a Source nor a Sink"
+        elif name in SYSTEMS:
+            reason = f"connectors.{name} is the library's own"
+        elif (other := systems.get(name, (None, None))[issubclass(kind, Sink)]) not in (None, kind):
+            reason = f"connectors.{name} is that of {other}"
         else:
             systems[name] = _joined(systems.get(name, (None, None)), kind)
+            continue
+        _log.warning("%s = %s is left out: %s", entry.name, entry.value, reason)
     return systems
 
 

@@ -77,9 +77,11 @@ def kill_driver(function: Callable[..., Any], arguments: Mapping[str, Any], when
 def _kill(name: str, program: str, when: Callable[[], bool]) -> None:
     paths = [str(library()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    with tempfile.TemporaryFile() as log:
-        command = [sys.executable, "-c", program]
-        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as script:
+        script.write(program.encode())  # the arguments may have secrets, and anybody sees a command line
+        script.seek(0)
+        command = [sys.executable, "-"]
+        driver = subprocess.Popen(command, stdin=script, stdout=log, stderr=log, env=environment, start_new_session=True)
         try:
             while not when():
                 if driver.poll() is not None:
