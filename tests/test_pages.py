@@ -11,6 +11,9 @@ import pytest
 
 import connectors
 from connectors import workbench
+from connectors.core import CommitRefused
+from connectors.core.ledger import Entry, ReplayPolicy, decide
+from connectors.systems import all_systems
 from connectors.workbench.settings import library
 
 DOCS = library() / "docs"
@@ -56,3 +59,18 @@ def test_each_message_that_the_page_explains_is_one_of_the_library() -> None:
     for message in messages:
         for part in message.split(" … "):
             assert part in code or "STATE_STORE" in part, part
+
+
+def test_a_way_out_by_a_new_checkpoint_says_where_that_begins() -> None:
+    page = (DOCS / "when-it-stops.md").read_text()
+    for system, option in (("kafka", "startingOffsets"), ("event_hubs", "startingOffsets"), ("kinesis", "startingPosition")):
+        source, _ = all_systems()[system]
+        assert source is not None
+        assert option in source.known_options().declared
+        assert option in page.partition("## ")[0]
+    (row,) = re.findall(r"^\| `an older checkpoint was restored` .*", page, re.MULTILINE)
+    with pytest.raises(CommitRefused, match="an older checkpoint was restored") as refused:
+        decide("orders", "query", 2, Entry("query", 4), frozenset(), ReplayPolicy())
+    for place in (row, str(refused.value)):
+        assert "a new checkpoint, " in place  # a sinkId alone would write what comes behind the older checkpoint
+        assert "an empty target" in place

@@ -228,8 +228,8 @@ class EpochLog:
             what = "another query's epoch log" if folder_id else "no epoch log: it was deleted"
             raise StateError(
                 f"{self.storage.root} (stateLocation) has {what}, so the messages that the checkpoint stands on are not known",
-                way_out="restore the folder; or give the query a new checkpoint and a stateLocation of its own: what was not "
-                "acknowledged is delivered again",
+                way_out="restore the folder; or give the query a new checkpoint and a stateLocation of its own: a queue "
+                "delivers again what was not acknowledged, any other source begins where its options say",
             )
 
     def epochs(self) -> list[int]:

@@ -177,7 +177,8 @@ def _verdict_on_known_query(last: Entry, sink_id: str, batch: int, policy: Repla
     raise CommitRefused(
         f"batch {batch} is older than batch {last.batch}, which the sink {sink_id!r} has already committed: "
         "an older checkpoint was restored, and its batches need not hold the same rows as the committed ones",
-        way_out="restore the newest checkpoint; or, to write all of it again, give the query a sinkId of its own",
+        way_out="restore the newest checkpoint; or, to write all of it again, give the query a new checkpoint, "
+        "a sinkId of its own and an empty target",
     )
 
 
