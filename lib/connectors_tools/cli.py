@@ -264,7 +264,7 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
     from .bundle import load
     from .bundle import validate as check
     from .pipelines import write_pipeline
-    from .scaffold import write_connector
+    from .scaffold import missing_dependencies, write_connector
 
     root = into or Path.cwd()
     if (kind is None) == (pipeline is None):
@@ -278,6 +278,8 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
     for problem in check(load(into)).problems if into else ():
         click.echo(f"In your bundle:   {problem.option}: {problem.text}")
     place = f"cd {into} && " if into else ""
+    for line in missing_dependencies(into, name, kind, example) if kind and into else ():
+        click.echo(f"In your bundle:   the new jobs need this in the dependencies of their environment: {line}")
     if kind and into:
         click.echo(f"\nMake it known:    {place}pip install -e .")
     if kind:

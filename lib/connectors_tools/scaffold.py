@@ -119,6 +119,12 @@ def write_connector(root: Path, name: str, kind: str, example: str = "table", *,
     return [*files, *([] if is_foreign else connector.add_to_readmes())]
 
 
+def missing_dependencies(root: Path, name: str, kind: str, example: str = "table") -> list[str]:
+    """What the jobs of the connector ``name`` need, and the bundle at ``root``, which was there before it, does not name."""
+    bundle = next(path for path in (root / "databricks.yml", root / "databricks.yaml") if path.exists()).read_text()
+    return [line for line in _Connector(root, name, TEMPLATES[kind, example], True).dependencies() if line not in bundle]
+
+
 def _unknown_example(kind: str, example: str) -> Problem:
     known = [other for of_kind, other in TEMPLATES if of_kind == kind]
     choice = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]

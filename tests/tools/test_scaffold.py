@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from connectors.core import Misconfigured
 from connectors.workbench.settings import library
+from connectors_tools.cli import main
 from connectors_tools.scaffold import write_connector
 
 ROOT = library().parent
@@ -234,3 +236,15 @@ def test_a_project_without_a_place_for_an_entry_point_stays_as_it_is(tmp_path: P
     file.write_text(f"{project}# {line}\n")
     write_connector(tmp_path, "inbox_of_own", "source", is_foreign=True)
     assert file.read_text() == f"{project}# {line}\n"
+
+
+def test_a_bundle_that_exists_is_told_what_the_jobs_of_a_new_connector_need(tmp_path: Path) -> None:
+    def new(name: str, *options: str) -> list[str]:
+        result = CliRunner().invoke(main, ["new", name, *options, "--into", str(tmp_path / "shop")])
+        assert result.exit_code == 0, result.output
+        return [line for line in result.output.splitlines() if line.startswith("In your bundle")]
+
+    assert new("orders", "--pipeline", "kafka_to_delta") == []
+    told = new("inbox_of_own", "--kind", "source")
+    wheel = "${workspace.file_path}/dist/shop-0.1.0-py3-none-any.whl"
+    assert [line.rpartition(" ")[2] for line in told] == [wheel, "pytest>=8.3"]
