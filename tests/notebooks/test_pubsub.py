@@ -21,5 +21,5 @@ __all__ = ["foreign_files"]
 def test_each_measurement_is_read_once(spark: Any, tmp_path: Path) -> None:
     endpoint = required(PubSubServer).endpoint
     execution = Execution("pubsub", spark, tmp_path, {"endpoint": endpoint, "messages": "1200"})
-    assert execution.exit().startswith("1,200 measurements once, ")
+    assert execution.exit().startswith("1,200 measurements once; ")
     assert execution.pictures() == 1
