@@ -73,7 +73,8 @@ def test_a_deployed_pipeline_runs_in_its_catalog_and_schema(
     assert {task.state for task in run.tasks.values()} == {"SUCCESS"}
     volumes = place.workspace.volumes.folder / "Volumes"
     written = {str(file.parent.relative_to(volumes)) for file in volumes.rglob("_delta_log")}
-    assert "sales/eu/data/pipelines/visits/counts" in written
+    if not kind.startswith("cdc"):  # a merged table is its own record
+        assert "sales/eu/data/pipelines/visits/counts" in written
     if kind.endswith("_to_delta"):
         assert "sales/eu/visits" in written
 
