@@ -39,8 +39,8 @@ if sys.argv[2].endswith("alone"):
 print("ready", flush=True)
 for number in (signal.SIGHUP, signal.SIGTERM):
     signal.signal(number, signal.SIG_DFL)  # as Spark's worker does before each task
-if sys.argv[2].startswith("waits"):
-    time.sleep(60)
+for _ in range(600 if sys.argv[2].startswith("waits") else 0):
+    time.sleep(0.1)  # a signal that comes just before a sleep does not shorten it
 os._exit(7)
 """
 

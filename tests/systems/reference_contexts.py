@@ -176,6 +176,7 @@ class LinesContext(FolderContext):
 class PrintContext(SinkContext):
     """Standard output cannot be read back by a suite, so the printed lines also go to a file."""
 
+    sink = PrintSink
     guarantee = Guarantee.AT_LEAST_ONCE
     schema = pa.schema([("value", pa.string())])
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -259,3 +261,26 @@ def test_a_child_does_not_collect_what_its_parent_left(tmp_path: Path) -> None:
 def test_a_forked_process_that_hangs_is_ended_and_fails_its_test() -> None:
     with pytest.raises(TimeoutError, match=r"did not end within 0.2 s"):
         in_a_child(lambda: time.sleep(60), seconds=0.2)
+
+
+def test_a_process_that_is_forked_while_a_thread_resolves_a_name_resolves_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a client does that has lost its broker: the C library's lock stays held in the forked process."""
+
+    def resolve() -> None:
+        socket.getaddrinfo("127.0.0.1", 0, flags=socket.AI_ADDRCONFIG)
+
+    def reconnect() -> None:
+        while not done.is_set():
+            resolve()
+
+    monkeypatch.setattr("connectors.testing.engine._FORK_SECONDS", 0.5)
+    monkeypatch.setattr("connectors.testing.engine._FORKS", 40)
+    done = threading.Event()
+    thread = threading.Thread(target=reconnect)
+    thread.start()
+    try:
+        for _ in range(8):
+            assert in_a_child(resolve, seconds=20.0) == 0
+    finally:
+        done.set()
+        thread.join()

@@ -8,15 +8,19 @@ test can kill: that costs milliseconds, where Spark needs the start of a JVM.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
+import select
 import signal
+import socket
 import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
@@ -36,6 +40,8 @@ from .faults import FailureInjector, Point
 os.register_at_fork(after_in_child=gc.freeze)
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
+_FORKS: Final = 10
+_FORK_SECONDS: Final = 10.0
 
 
 class Checkpoint:
@@ -169,17 +175,9 @@ class Engine:
 def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
     """Runs ``work`` in a forked process and returns its exit code: 0, 1 after an exception, -9 when it was killed.
 
-    Raises ``TimeoutError`` for one that has not ended within ``seconds``, and ends it. A client library's thread of this
-    process may have held a lock at the moment of the fork, which nobody releases in the forked process.
+    Raises ``TimeoutError`` for one that has not ended within ``seconds``, and ends it; its stack is on standard error.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+    child = _fork(work, seconds)
     until = time.monotonic() + seconds
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -190,3 +188,32 @@ def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
             os.waitpid(child, 0)
             raise TimeoutError(f"the forked process {child} did not end within {seconds:g} s")
         time.sleep(0.002)
+
+
+def _fork(work: Callable[[], object], seconds: float) -> int:
+    """The id of a forked process that has begun with ``work``.
+
+    A client library's thread may hold the C library's lock of name resolution at the moment of the fork, which nobody
+    releases in the forked process. Such a one is ended before it begins, and there is another fork.
+    """
+    for _ in range(_FORKS):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            socket.getaddrinfo("127.0.0.1", 0, flags=socket.AI_ADDRCONFIG)
+            os.write(writer, b"ready")
+            faulthandler.dump_traceback_later(0.95 * seconds, file=2)
+            try:
+                work()
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        os.close(writer)
+        has_begun = bool(select.select([reader], [], [], _FORK_SECONDS)[0])
+        os.close(reader)
+        if has_begun:
+            return child
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    raise TimeoutError(f"of {_FORKS} forked processes none could resolve a name within {_FORK_SECONDS:g} s")
