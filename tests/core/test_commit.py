@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -222,6 +222,19 @@ def test_a_replay_with_another_checksum_is_refused(sink: Toy) -> None:
     Commit(sink).finish(batch(0), staged("a"), checksum="x")
     with pytest.raises(CommitRefused, match="other contents"):
         Commit(sink).finish(batch(0), staged("b"), checksum="y")
+
+
+@pytest.mark.parametrize("policy", [{}, {"onReplayMismatch": "skip"}])
+def test_a_replay_that_was_split_by_other_rules_is_refused_whatever_the_user_says(sink: Toy, policy: dict[str, str]) -> None:
+    Commit(sink).finish(replace(batch(0), recipe="a"), staged("kept"), 5)
+    again = Toy.of(policy)
+    assert isinstance(again, Toy)
+    again.root, again.recorder = sink.root, sink.recorder
+    with pytest.raises(CommitRefused, match=r"(?s)batch 0 is half done.*run once with the rules that it was split by, a"):
+        Commit(again).finish(replace(batch(0), recipe="b"), staged("replay"), 5)
+    for same in ("a", ""):  # an earlier version, or a function of the user's own, names none
+        Commit(again).finish(replace(batch(0), recipe=same), staged("replay"), 5)
+    assert "recipe" not in Entry("q", 0).state()
 
 
 def test_the_loser_of_a_race_gives_way(sink: Toy) -> None:

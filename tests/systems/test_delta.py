@@ -21,6 +21,7 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
 from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter, _side_by_side
+from connectors.systems.delta.sink import DeltaCommitter
 from connectors.systems.delta.transaction import own_session
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -258,6 +259,33 @@ def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, m
     with pytest.raises(CommitRefused, match=r"(?s)no longer tells.*sinkId of its own"):
         commits["next"].commit_frame(spark.range(2), batches["next"])
     assert spark.read.format("delta").load(path).count() == 2
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["first batch", "a later one"])
+def test_a_driver_that_wakes_with_other_rules_is_refused(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Delta skips its rows without a word, and its other sinks would get those that do not belong to them."""
+    path, original = str(tmp_path / "table"), DeltaCommitter.commit_frame
+    sink = connectors.foreach_batch("delta", path=path, sinkId=path)
+    rules = {"slow": spark.range(3), "quick": spark.range(3, 6)}
+    for earlier in range(number):
+        sink.write(spark.range(1), Batch(path, "q", earlier, recipe="earlier"))
+
+    def write(recipe: str) -> None:
+        sink = connectors.foreach_batch("delta", path=path, sinkId=path)
+        sink.write(rules[recipe], Batch(path, "q", number, run=recipe, recipe=recipe))
+
+    def commit_frame(self: DeltaCommitter, frame: Any, batch: Batch) -> None:
+        if batch.recipe == "slow":
+            write("quick")
+        original(self, frame, batch)
+
+    monkeypatch.setattr(DeltaCommitter, "commit_frame", commit_frame)
+    for _ in range(2):  # as it writes, and as it replays
+        with pytest.raises(CommitRefused, match="was split by other rules"):
+            write("slow")
+    assert sorted(row.id for row in spark.read.format("delta").load(path).collect()) == [0, 3, 4, 5][1 - number :]
 
 
 @pytest.mark.parametrize(

@@ -178,53 +178,10 @@ def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path)
         pipeline_in(tmp_path, "delta to connect", address="a=1").target.properties  # noqa: B018
 
 
-CONTRACT = """
-schema:
-  - {name: orders, properties: [{name: id, required: true}]}
-  - {name: visits, properties: [{name: id, unique: true}]}
-"""
-
-
-def test_rules_may_change_between_batches_and_not_within_one(tmp_path: Path) -> None:
-    def read(checks: str) -> None:
-        pipeline_in(tmp_path, checks=checks).read(LINES)
-
-    file = tmp_path / "contract.yaml"
-    file.write_text(CONTRACT)
-    large = '[{"unique": "id"}, {"expression": {"sql": "id > 3", "name": "large"}}]'
-    offsets, commits = (tmp_path / "p" / "checkpoint" / part for part in ("offsets", "commits"))
-    for folder in (offsets, commits):
-        folder.mkdir(parents=True)
-        (folder / ".9.crc").touch()
-    def quarantine(batch: int) -> None:
-        log = tmp_path / "p" / "quarantine" / "_delta_log"
-        log.mkdir(parents=True, exist_ok=True)
-        mark = json.dumps({"connectors": {"sink": "s", "query": "q", "batch": batch}})
-        (log / f"{batch:020}.json").write_text(json.dumps({"commitInfo": {"userMetadata": mark, "timestamp": 0}}))
-
-    for batch, checks in enumerate((large, f"{file}#orders", '[{"not_null": "id"}]'), start=9):
-        read(checks)
-        (offsets / str(batch)).touch()
-        read(large.replace("large", "other"))  # nothing of the batch is written: any rules may split it
-        read(checks)
-        quarantine(batch)
-        read(checks.replace(": ", ":") if checks.startswith("[") else checks)  # the same rules in another form
-        for changed in (large.replace("3", "4"), f"{file}#visits"):
-            with pytest.raises(Misconfigured, match=rf"checks +is not what it was when batch {batch} began") as refusal:
-                read(changed)
-        earlier = re.search(r"the rules of then, (\S+), and", str(refusal.value))
-        assert earlier is not None
-        read(earlier[1])  # as the error says
-        (commits / str(batch)).touch()
-
-
 @pytest.mark.spark
-def test_rules_that_no_batch_can_be_split_by_may_be_mended(spark: Any, tmp_path: Path) -> None:
-    spark.range(3).write.format("delta").save(f"{tmp_path}/source")
-
+def test_rules_may_change_before_a_batch_is_written_and_behind_it_and_not_within_it(spark: Any, tmp_path: Path) -> None:
     def run(checks: str, target: str = "table") -> None:
         state = pipeline_in(tmp_path, checks=checks)
-        state.read(LINES)
         sinks = state.checks.foreach_batch(
             good=connectors.foreach_batch("delta", path=f"{tmp_path}/{target}"),
             quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
@@ -232,16 +189,24 @@ def test_rules_that_no_batch_can_be_split_by_may_be_mended(spark: Any, tmp_path:
         writer = spark.readStream.format("delta").load(f"{tmp_path}/source").writeStream.foreachBatch(sinks)
         writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
 
+    spark.range(10).write.format("delta").save(f"{tmp_path}/source")
     (tmp_path / "broken").touch()
     for wrong in ('[{"not_null": "idd"}]', '[{"expression": "raise_error(string(id))"}]'):
         with pytest.raises(StreamingQueryException):
             run(wrong)
-    with pytest.raises(StreamingQueryException):  # nothing is quarantined, and that is written
-        run('[{"not_null": "id"}]', "broken")
-    with pytest.raises(Misconfigured, match=r"checks +is not what it was when batch 0 began"):
-        run('[{"between": ["id", 1, 9]}]')
+    with pytest.raises(StreamingQueryException):  # the quarantine is written, and the good rows are not
+        run('[{"between": ["id", 0, 5]}, {"not_null": "id"}, {"unique": "id"}]', "broken")
+    for changed in ('[{"between": ["id", 4, 9]}]', '[{"not_null": "id"}]'):  # the first one splits off as many rows
+        with pytest.raises(StreamingQueryException, match=r"batch 0 is half done, and was split by other rules") as refusal:
+            run(changed)
+    earlier = re.search(r"the rules that it was split by, (\[.*?\]), and then", str(refusal.value))
+    assert earlier is not None
+    run(earlier[1])  # as the error says
+    spark.range(10, 20).write.format("delta").mode("append").save(f"{tmp_path}/source")
     run('[{"not_null": "id"}]')
-    assert spark.read.format("delta").load(f"{tmp_path}/table").count() == 3
+    good, quarantined = (spark.read.format("delta").load(f"{tmp_path}/{part}") for part in ("table", "p/quarantine"))
+    assert sorted(row.id for row in good.collect()) == [0, 1, 2, 3, 4, 5, *range(10, 20)]
+    assert sorted(row.id for row in quarantined.collect()) == [6, 7, 8, 9]
 
 
 @pytest.mark.spark

@@ -31,8 +31,9 @@ class Batch:
 
     ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
     writes it: another one after each restart. ``time`` is when the driver began with it, by :class:`DriverClock`; a batch
-    that is replayed has a later one. ``claim`` is that of :class:`~connectors.core.ledger.Entry`. ``is_observed`` says that a
-    count of Spark, such as an ``Observation``, would be wrong if its rows were computed a second time.
+    that is replayed has a later one. ``claim`` and ``recipe`` are those of :class:`~connectors.core.ledger.Entry`.
+    ``is_observed`` says that a count of Spark, such as an ``Observation``, would be wrong if its rows were computed a second
+    time.
     """
 
     sink_id: str
@@ -43,6 +44,7 @@ class Batch:
     time: int = field(default_factory=driver_time, compare=False)
     claim: int | None = field(default=None, compare=False)
     is_observed: bool = field(default=False, compare=False)
+    recipe: str = field(default="", compare=False)
 
     def prefix(self) -> str:
         """The part of a staging name that all attempts at this batch share: letters and digits."""

@@ -21,7 +21,18 @@ from ..ground.retry import Backoff, Contact, RetrySettings
 from ..ground.state import dumps
 from .batch import Batch, Committable
 from .dead_letters import staged_letters
-from .ledger import OWNER, Entry, Ledger, ReplayPolicy, Verdict, check_claim, compare_replay, decide, is_stream
+from .ledger import (
+    OWNER,
+    Entry,
+    Ledger,
+    ReplayPolicy,
+    Verdict,
+    check_claim,
+    check_recipe,
+    compare_replay,
+    decide,
+    is_stream,
+)
 from .metrics import active_meter
 from .sink import Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 
@@ -101,7 +112,9 @@ class Commit:
             self._check(batch, self.committer, committables, total)
         staged = tuple(asdict(committable) for committable in committables)
         claim = self._claims[batch.query]
-        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=claim)
+        entry = Entry(
+            batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=claim, recipe=batch.recipe
+        )
         if isinstance(self.committer, Committer):
             with self._located(batch):
                 self.contact.call(lambda: self._claim_sink(batch, entry))
@@ -174,6 +187,7 @@ class Commit:
         """``batch`` is committed already: checks that its replay holds the same rows."""
         last = self.last(batch.query)
         if last is not None and is_stream(batch.query):
+            check_recipe(last, batch.recipe)
             compare_replay(last, rows, checksum, self.policy)
 
     def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:

@@ -72,7 +72,8 @@ class Entry:
 
     ``committables`` says what was decided to be published, ``replace`` that it takes the place of what was there;
     ``at`` is when, in seconds since 1970. ``claim`` is the number of the claim that a query's first batch makes, which is
-    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``.
+    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``. ``recipe`` says how the
+    rows of the batch were chosen, where other sinks get the others: a replay must choose by the same.
     """
 
     query: str
@@ -84,10 +85,11 @@ class Entry:
     replace: bool = False
     claim: int | None = None
     owner: str | None = None
+    recipe: str = ""
 
     def state(self) -> dict[str, Any]:
         """The entry as versioned JSON."""
-        fields = {key: value for key, value in vars(self).items() if key != "claim"}
+        fields = {key: value for key, value in vars(self).items() if key != "claim" and (value or key != "recipe")}
         return versioned(**{**fields, "committables": list(self.committables), "at": self.at or time.time()})
 
     def ownership(self) -> Entry | None:
@@ -204,6 +206,15 @@ def already_committed(entry: Entry) -> CommitRefused:
         f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
         way_out="let one run at a time write with a checkpoint",
     )
+
+
+def check_recipe(entry: Entry, recipe: str) -> None:
+    """Raises :class:`CommitRefused` if the rows of ``entry``, which is committed, were chosen by another recipe."""
+    if entry.recipe and recipe and entry.recipe != recipe:
+        raise CommitRefused(
+            f"batch {entry.batch} is half done, and was split by other rules: rows would be lost, and others doubled",
+            way_out=f"run once with the rules that it was split by, {entry.recipe}, and then with the new ones",
+        )
 
 
 def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: ReplayPolicy) -> None:

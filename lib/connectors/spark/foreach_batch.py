@@ -74,12 +74,13 @@ class ForeachBatch(Carried):
             sink.watch(None)
         remember(sink)
 
-    def __call__(self, frame: DataFrame, number: int) -> None:
+    def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
+        """Commits ``frame`` as the batch ``number``. ``recipe`` is that of :class:`~connectors.core.ledger.Entry`."""
         leave_release_to_server(frame)
         try:
             query = running_query(frame, self.sink.values["queryName"])
             run = run_of(frame, query)
-            self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run))
+            self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run, recipe=recipe))
         except ConnectorError as error:
             _log.debug("batch %d failed", number, exc_info=True)
             raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message

@@ -159,7 +159,6 @@ class Pipeline:
         Records that cannot be decoded are set aside, unless ``errors`` says otherwise.
         """
         values = {**self.source.options, **options, **self._options("source")}
-        self._remember_rules()
         if "value.format" not in values:
             return values
         return {**_letters(values.get("errors"), self.path("letters")), **values}
@@ -197,48 +196,6 @@ class Pipeline:
         from ..quality import rules
 
         return rules(self._parameter("checks"))
-
-    def _remember_rules(self) -> None:
-        """A batch that is half done must be split as it was: its quarantine may be written, and its good rows not.
-
-        A copy of the rules stays in the folder ``rules``, called as the schema of a contract. Raises :class:`Misconfigured`
-        where other rules would split the batch.
-        """
-        from ..quality import rules
-
-        folder, parameter = Path(self.path("rules")), self._parameter("checks")
-        checks = self.checks.checks
-        if "://" in self.folder:
-            return
-        offset, commit = self._newest("offsets"), self._newest("commits")
-        is_half_done = offset > commit and self._is_quarantined(offset)
-        for copy in folder.glob("*.*") if is_half_done else ():
-            earlier = f"{copy}#{copy.stem}" if copy.stem != "rules" else str(copy)
-            if rules(earlier).checks != checks:
-                text = f"is not what it was when batch {offset} began, which is half done"
-                raise _wrong("checks", f"{text}. Run once with the rules of then, {earlier}, and then with the new ones.")
-        path, _, schema = ("rules.json", "", "") if parameter.startswith("[") else parameter.partition("#")
-        copy = folder / f"{schema or 'rules'}{Path(path).suffix or '.json'}"
-        content = parameter if parameter.startswith("[") else Path(path).read_text()
-        folder.mkdir(exist_ok=True)
-        part = folder / "part"
-        part.write_text(content)
-        part.replace(copy)
-        for other in folder.glob("*.*"):
-            if other != copy:
-                other.unlink()
-
-    def _is_quarantined(self, batch: int) -> bool:
-        """True if ``batch`` is the newest in the quarantine, which is written first, with rows or without."""
-        from ..systems.delta import DeltaSink
-
-        ledgers = DeltaSink.ledgers_in(self.path("quarantine"), {}) or ()
-        return any(ledger.entries[0].batch == batch for ledger in ledgers)
-
-    def _newest(self, part: str) -> int:
-        """The newest batch in a folder of the checkpoint; -1 without one."""
-        names = [file.name for file in Path(self.path(f"checkpoint/{part}")).glob("*")]
-        return max((int(name) for name in names if name.isdigit()), default=-1)
 
     @property
     def trigger(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, check_recipe, is_stream
 from ...formats.base import quoted
 from ...ground.options import Json
 from ...storage.location import check_location, storage_of
@@ -183,7 +183,9 @@ class DeltaCommitter(FrameCommitter):
         skips one.
         """
         claim = self._claims.get(batch.query) if batch.claim is None else batch.claim
-        mark = {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}
+        mark: dict[str, Any] = {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}
+        if batch.recipe:
+            mark["recipe"] = batch.recipe
         text = json.dumps({_MARK: mark if claim is None else {**mark, "claim": claim}})
         if batch.claim is None:
             return TransactionMark(f"{batch.sink_id}:{batch.query}", batch.number, text)
@@ -203,7 +205,11 @@ class DeltaCommitter(FrameCommitter):
                     way_out="give this query a sinkId of its own, if its rows are new",
                 )
             self._claims[batch.query] = batch.claim
-        self._newest[batch.query] = Entry(batch.query, batch.number)
+        if batch.recipe:  # another driver of this query may have written the batch
+            for entry in self._entries(_RECENT)[0]:
+                if (entry.query, entry.batch) == (batch.query, batch.number):
+                    check_recipe(entry, batch.recipe)
+        self._newest[batch.query] = Entry(batch.query, batch.number, recipe=batch.recipe)
 
     def _check_claim(self, batch: Batch) -> bool:
         """True if the table has ``batch``. Raises :class:`CommitRefused` if another query was faster with its claim."""
@@ -317,4 +323,5 @@ def _owner(history: Sequence[Sequence[Entry]]) -> Entry | None:
 
 def _entry(mark: Mapping[str, Any], metrics: Mapping[str, str] | None) -> Entry:
     rows = (metrics or {}).get("numOutputRows")
-    return Entry(mark["query"], mark["batch"], None if rows is None else int(rows), claim=mark.get("claim"))
+    number = None if rows is None else int(rows)
+    return Entry(mark["query"], mark["batch"], number, claim=mark.get("claim"), recipe=mark.get("recipe", ""))
