@@ -49,10 +49,10 @@ def guarantees() -> pd.DataFrame:
     rows = []
     for name, (source, sink) in sorted(all_systems().items()):
         terms = [("source", source.conditions) if source else None, ("sink", sink.conditions) if sink else None]
-        told = [(side, text) for side, text in filter(None, terms) if text]
-        if any(text.startswith("TODO") for _, text in told):
+        conditions = [(side, text) for side, text in filter(None, terms) if text]
+        if any(text.startswith("TODO") for _, text in conditions):
             continue
-        both = [f"{side}: {text}" for side, text in told]
+        both = [f"{side}: {text}" for side, text in conditions]
         rows.append((name, "exactly-once" if source else "", sink.promise.value if sink else "", "; ".join(both)))
     return pd.DataFrame(rows, columns=["system", "source", "sink", "conditions"])
 

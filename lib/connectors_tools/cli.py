@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from .bundle import Bundle
     from .workspace import Target
 
+_WATCH_SECONDS = 2.0
 _RECENT = 20
 """So many queries are listed unless all are wanted."""
 _CLI_MISSING = (
@@ -36,6 +39,12 @@ class _Group(click.Group):
         except ConnectorError as wrong:
             click.echo(str(wrong), err=True)
             ctx.exit(2 if isinstance(wrong, Misconfigured) else 1)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands, each with its whole first sentence."""
+        rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,13 +84,14 @@ def run(
     """Runs JOB of this bundle on this machine, as the Jobs service would, or in the workspace where it is deployed.
 
     The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
-    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
+    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, 130 after Ctrl-C,
+    else 1.
     """
     overrides = _pairs("--param", parameters)
     if on == "workspace":
         _refuse_local_options(runs, opens)
     from .bundle import Reporter, run_job
-    from .bundle.model import GOOD
+    from .bundle.model import GOOD, State
 
     reporter = Reporter(quiet=quiet, verbose=verbose)
     if on == "workspace":
@@ -91,7 +101,7 @@ def run(
     else:
         on_page = _open_page if opens else _leave_page
         state = run_job(_bundle(target, variables), job, overrides, reporter, runs, only, on_page)
-    sys.exit(0 if state in GOOD else 1)
+    sys.exit(0 if state in GOOD else 130 if state is State.CANCELED else 1)
 
 
 @main.command()
@@ -232,9 +242,10 @@ def guarantees(markdown: bool) -> None:
 @click.argument("system", required=False)
 @click.option("--pages", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
               help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
-def options(system: str | None, pages: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="As JSON schemas, by which editors complete and explain options.")
+def options(system: str | None, pages: Path | None, as_json: bool) -> None:
     """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, option_groups, write_pages
+    from .reference import connectors_of, option_groups, option_schema, write_pages
 
     if pages:
         for file in write_pages(pages):
@@ -242,6 +253,11 @@ def options(system: str | None, pages: Path | None) -> None:
         return
     if system is None:
         raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
+    if as_json:
+        import json
+
+        click.echo(json.dumps({kind: option_schema(connector) for kind, connector in connectors_of(system)}, indent=2))
+        return
     for kind, connector in connectors_of(system):
         for heading, rows in option_groups(connector):
             click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
@@ -305,17 +321,27 @@ def doctor(
 
 @main.command()
 @click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
-def status(everything: bool) -> None:
+@click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
+def status(everything: bool, watch: bool) -> None:
     """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
 
     Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
     $CONNECTORS_METRICS tell sinks and commits alone.
     """
-    from connectors.metrics.queries import queries_of_machine
+    with contextlib.suppress(KeyboardInterrupt):
+        while watch:
+            click.clear()
+            _show_queries(everything=everything)
+            time.sleep(_WATCH_SECONDS)
+        _show_queries(everything=everything)
+
+
+def _show_queries(*, everything: bool) -> None:
+    from connectors.metrics.queries import UNKNOWN, queries_of_machine
 
     from .listing import query_lines
 
-    queries = queries_of_machine()
+    queries = [query for query in queries_of_machine() if query.sinks or query.state != UNKNOWN]
     shown = queries if everything else queries[:_RECENT]
     if not queries:
         click.echo("no query has written metrics on this machine in the last 7 days")
@@ -344,6 +370,7 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
     dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
     """
+    from connectors.metrics.queries import queries_of_machine
     from connectors.systems import ledgers_in
 
     from .listing import ledger_lines
@@ -351,8 +378,9 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     contents = ledgers_in(target, _pairs("--option", options))
     if not contents:
         raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
+    names = {query.query: query.name for query in queries_of_machine()}
     for content in contents:
-        name, *lines = ledger_lines(content, batches)
+        name, *lines = ledger_lines(content, batches, names)
         click.secho(name, bold=True)
         click.echo("\n".join(lines))
 

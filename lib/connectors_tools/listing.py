@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from connectors.core.ledger import Entry, LedgerContent, txn_app_id
 from connectors.metrics.history import RUNNING
@@ -45,15 +45,16 @@ def _sink(sink: SinkStanding) -> str:
     return f"{name}  {', '.join(facts)}".rstrip()
 
 
-def ledger_lines(content: LedgerContent, newest: int) -> Iterator[str]:
-    """The sink id, its queries, and the ``newest`` batches of each."""
+def ledger_lines(content: LedgerContent, newest: int, names: Mapping[str, str]) -> Iterator[str]:
+    """The sink id, its queries, and the ``newest`` batches of each. ``names`` are those of queries, by their ids."""
     yield content.sink_id
     by_query: dict[str, list[Entry]] = defaultdict(list)
     for entry in content.entries:
         by_query[entry.query].append(entry)
     for query, entries in by_query.items():
         app = txn_app_id(query)
-        yield f"    query {query}" if app is None else f"    txnAppId {app}"
+        name = names.get(query, query)
+        yield f"    query {name}{f' ({query})' if name != query else ''}" if app is None else f"    txnAppId {app}"
         for entry in sorted(entries, key=lambda entry: -entry.batch)[:newest]:
             number = f"batch {entry.batch}" if app is None else f"txnVersion {entry.batch}"
             rows = [] if entry.rows is None else [count(entry.rows, "row")]
@@ -63,7 +64,7 @@ def ledger_lines(content: LedgerContent, newest: int) -> Iterator[str]:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _short(text: str) -> str:

@@ -19,7 +19,7 @@ from connectors.core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from connectors.formats import format_options
 from connectors.ground import errors
 from connectors.ground.errors import Misconfigured, Problem
-from connectors.ground.options import REQUIRED, Duration, Option, Options, Size
+from connectors.ground.options import REQUIRED, Choice, Duration, Flag, Option, Options, Size
 from connectors.ground.relations import Condition
 from connectors.systems import SYSTEMS, System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
@@ -176,6 +176,30 @@ def option_groups(connector: type[Source] | type[Sink], parent: Options = _NONE)
         names = {name for name in group.declared if known.declared.get(name) == group.declared[name]}
         groups.append((heading, [row for row in rows_of(known) if row.option.partition(",")[0] in names]))
     return groups
+
+
+def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:
+    """A JSON schema of the options of a connector, by which an editor completes and explains them in a file of JSON or YAML."""
+    known = connector.known_options()
+    properties: dict[str, Any] = {}
+    for name, option in known.declared.items():
+        _, values, default, meaning = _row(name, option, ()).cells()
+        properties[name] = {"description": f"{meaning}. Takes {values}."}
+        if default not in ("", "required"):
+            properties[name]["default"] = default
+        if isinstance(option, (Choice, Flag)):
+            properties[name]["anyOf"] = [{"enum": values.split(", ")}, {}]  # the names to complete: any case is right
+    for alias, name in known.other_names.items():
+        properties[alias] = {"description": f"Another name of {name}."}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"connectors.{connector.name}",
+        "type": "object",
+        "properties": properties,
+        "patternProperties": {f"^{re.escape(prefix)}": {"description": text} for prefix, text in known.through.items()},
+        "additionalProperties": False,
+        "required": [name for name, option in known.declared.items() if option.default is REQUIRED],
+    }
 
 
 def _shares(known: Mapping[str, Option], group: Mapping[str, Option]) -> bool:

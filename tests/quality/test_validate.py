@@ -227,6 +227,8 @@ def test_several_verdicts_are_one_table_or_one_error(spark: SparkSession, bad: D
     wrong = quality.claims(spark, {"two is three": False, "two is two": True}, name="sums")
     with pytest.raises(quality.QualityFailed, match=r"^sums: 1 of 3 checks failed\n  two is three: 1 of 2 rows\n.*holds=False"):
         quality.enforce(good, wrong)
+    with pytest.raises(Misconfigured, match=r"reports +missing; give what validate has returned"):
+        quality.enforce()
     with pytest.raises(quality.QualityFailed) as failure:
         quality.enforce(CHECKS.validate(bad, name="orders"), true, wrong)
     assert failure.value.output == "orders, sums"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from connectors.core.ledger import Entry, LedgerContent
 from connectors.core.writing import stage
 from connectors.systems import ledgers_in, sink_class
 from connectors_tools.cli import main
+from connectors_tools.listing import ledger_lines
 
 ROWS = pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}])
 
@@ -66,8 +68,12 @@ def test_a_batch_that_is_decided_and_not_published_is_pending(tmp_path: Path) ->
     assert lines[1].strip() == "query q"
     assert lines[2].strip().startswith("batch 1, 5 rows, 20")
     assert lines[2].endswith(": decided, not all of it published yet")
-    assert lines[3].strip().startswith("batch 0, 2 rows, 20")
-    assert lines[3].count(":") == 2  # of its time
+    assert re.fullmatch(r"batch 0, 2 rows, 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d [A-Z0-9+-]+", lines[3].strip()), "with its zone"
+
+
+def test_a_query_that_has_run_on_this_machine_is_named(tmp_path: Path) -> None:
+    [content] = ledgers_in(str(tmp_path)) if write(folder_sink("files", tmp_path)) else []
+    assert list(ledger_lines(content, 1, {"q": "orders"}))[1].strip() == "query orders (q)"
 
 
 def test_so_many_batches_are_shown_as_are_asked_for(tmp_path: Path) -> None:

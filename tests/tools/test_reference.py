@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -142,6 +144,23 @@ def test_the_terminal_shows_a_systems_options() -> None:
     assert "  rolling.maxPartSize  size; default: 256MB\n" in shown.output
     assert "connectors.files, source" in shown.output
     assert "connectors.files, sink" in shown.output
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_the_schema_of_a_system_takes_the_options_that_it_takes_and_no_others(system: str) -> None:
+    shown = CliRunner().invoke(main, ["options", system, "--json"])
+    schemas = json.loads(shown.output)
+    for kind, connector in connectors_of(system):
+        schema, known = schemas[kind], connector.known_options()
+        jsonschema.Draft202012Validator.check_schema(schema)
+        options = dict.fromkeys([*known.declared, *known.other_names, *(f"{prefix}x" for prefix in known.through)], "x")
+        jsonschema.validate(options, schema)
+        required = [name for name, option in known.declared.items() if option.default is REQUIRED]
+        with pytest.raises(jsonschema.ValidationError, match=r"kafak\.x"):
+            jsonschema.validate({**options, "kafak.x": "x"}, schema)
+        for name in required:
+            with pytest.raises(jsonschema.ValidationError, match=f"'{name}' is a required property"):
+                jsonschema.validate({other: "x" for other in options if other != name}, schema)
 
 
 def test_a_system_that_is_not_known_gets_a_suggestion() -> None:

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ground.errors import ConnectorError
+from ..ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -215,10 +215,12 @@ class Report:
 def enforce(*reports: Report) -> pd.DataFrame:
     """The verdict on several outputs: a row for each check, ``output``, ``check``, ``ok``, ``failing`` (rows).
 
-    Raises :class:`QualityFailed` with all that has failed in any of them.
+    Raises :class:`QualityFailed` with all that has failed in any of them, and :class:`Misconfigured` without a report.
     """
     import pandas as pd
 
+    if not reports:
+        raise Misconfigured("quality.enforce", [Problem("reports", "missing; give what validate has returned.")])
     failures = [failure for failure in map(_failure, reports) if failure]
     if len(failures) == 1:
         raise failures[0]

@@ -168,11 +168,11 @@ class Reporter:
         end = f"{key}  {state}  {seconds:.1f} s" + (f"  {words[:_LONGEST_WORDS]}" if words else "")
         self.line("\n".join([end, *(f"    {line}" for line in report.splitlines())]))
 
-    def files(self, folder: str, counts: Mapping[str, int]) -> None:
-        """Says how many files of each kind a run has left in ``folder``."""
+    def files(self, place: str, counts: Mapping[str, int]) -> None:
+        """Says how many files of each kind a run has left in ``place``, its page or its folder."""
         kinds = [f"{count} {kind}" + ("" if count == 1 else "s") for kind, count in counts.items() if count]
         if kinds and not self._quiet:
-            self.line(f"{folder}: {', '.join(kinds)}")
+            self.line(f"{place}: {', '.join(kinds)}")
 
     def doing(self, label: str, detail: str = "") -> None:
         """Shows what the task ``label`` does right now."""

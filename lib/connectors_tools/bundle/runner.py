@@ -313,28 +313,30 @@ class JobRun:
         """Runs the tasks and returns the job's state; a line tells how each task ended, the last one the job."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._introduce()
-        clock = Clock()
+        clock = task_clock = Clock()
         limits, own = self._limits.within(f'job "{self.job.key}"', self.job.timeout)
         stopped = None
         try:
             for task in self._tasks.values():
+                task_clock = Clock()
                 self._ended[task.key] = self._turn_of(task, limits)
         except Expired as expired:
             if expired.limit is not own:
                 raise
             stopped = State.TIMEDOUT
-            self._end_early(State.TIMEDOUT, str(expired))
+            self._end_early(State.TIMEDOUT, task_clock.seconds, str(expired))
         except KeyboardInterrupt:
             self.engine.cancel()
             stopped = State.CANCELED
-            self._end_early(State.CANCELED, "interrupted")
+            self._end_early(State.CANCELED, task_clock.seconds, "interrupted")
         state = stopped or self._state()
         if self.on_page:
             self._write_page(state, self.on_page)
-        if state in GOOD and self._is_first:
+        if self._is_first:
             patterns = {"executed notebook": "*.ipynb", "picture": "*.png"}
             counts = {kind: len(list(self.folder.rglob(pattern))) for kind, pattern in patterns.items()}
-            self.reporter.files(_short(self.folder, Path.cwd()), counts)
+            page = self.folder / PAGE
+            self.reporter.files(_short(page if page.exists() else self.folder, Path.cwd()), counts)
         self.reporter.ended(self.job.key, state, clock.seconds)
         return state
 
@@ -432,13 +434,13 @@ class JobRun:
             "values": ended.outcome.values,
         }
 
-    def _end_early(self, state: State, report: str) -> None:
-        """The task that was running takes ``state``, the ones that had not begun are canceled."""
+    def _end_early(self, state: State, seconds: float, report: str) -> None:
+        """The task that was running takes ``state`` after so many ``seconds``, the ones that had not begun are canceled."""
         for task in self._tasks.values():
             if task.key not in self._ended:
                 self._ended[task.key] = Ended(state)
-                self.reporter.ended(task.key, state, 0.0, report)
-                state, report = State.CANCELED, ""
+                self.reporter.ended(task.key, state, seconds, report)
+                state, seconds, report = State.CANCELED, 0.0, ""
 
     def _state(self) -> State:
         states = {key: ended.state for key, ended in self._ended.items()}

@@ -33,7 +33,10 @@ def destroy_there(target: Target, *, plan: bool, force_lock: bool, auto_approve:
         click.echo(f"delete  {len(state.files)} files in {target.bundle.config['workspace']['root_path']}")
         if plan:
             return
-        click.confirm("Delete all this from the workspace? Data in volumes and tables stays.", abort=True)
+        try:
+            click.confirm("Delete all this from the workspace? Data in volumes and tables stays.", abort=True)
+        except click.Abort:
+            raise click.ClickException("nothing is deleted; --auto-approve says yes without a question.") from None
     deployment.destroy(force_lock=force_lock)
 
 

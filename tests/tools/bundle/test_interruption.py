@@ -55,5 +55,8 @@ def test_ctrl_c_ends_a_run_at_once_and_says_what_was_canceled(bench: Workbench, 
     assert [outcome for outcome in outcomes if outcome[1].isupper()] == [
         ["a", "CANCELED"], ["b", "CANCELED"], ["job", "CANCELED"],
     ]  # fmt: skip
-    assert running.returncode == 1
+    assert running.returncode == 130
+    times = [float(line.split()[2]) for line in out.splitlines() if line.endswith(" s") and "CANCELED" in line]
+    assert times[0] > 0 == times[1]
+    assert out.splitlines()[-2].endswith("index.html: 1 executed notebook"), "the page tells more"
     assert "Traceback" not in errors
