@@ -1,10 +1,12 @@
-"""``make docs``: the README, the pages and the notebooks with their outputs as a folder of Markdown, for mkdocs.
+"""``make docs``: the README, the pages, the notebooks with their outputs and the docstrings as Markdown, for mkdocs.
 
 The folder has the shape of the repository, so that links lead where they lead there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import re
 import shutil
 import sys
@@ -15,6 +17,9 @@ from typing import Any, Final
 
 _PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "lib/README.md", "lib/docs/**/*.md", "notebooks/**/*.md")
 _PICTURES: Final = ("lib/docs/*.css", "lib/docs/pictures/*", "notebooks/*/pictures/*")
+_MODULES: Final = ("connectors", *(f"connectors.{name}" for name in ("quality", "async_io", "metrics", "workbench", "testing")))
+_ROLE: Final = re.compile(r":\w+:`~?(?:\.*[\w.]*\.)?(\w+)`|``(.+?)``")
+"""A reference or a literal in a docstring."""
 _NOTEBOOK: Final = re.compile(r"(\]\([^)\s]+)\.ipynb(?=[)#])")
 _FOLDER: Final = re.compile(r"\]\((notebooks/(?:quickstart|templates))\)")
 
@@ -32,6 +37,8 @@ def assemble(root: Path, folder: Path) -> None:
         shutil.copy(root / picture, folder / picture)
     for notebook in _found(root, ("notebooks/**/*.ipynb",)):
         _convert(root / notebook, folder / notebook.with_suffix(".md"))
+    for module in _MODULES:
+        _write(folder / "lib" / "docs" / "python" / f"{module.rpartition('.')[2]}.md", "\n".join(_described(module)))
     shutil.move(folder / "README.md", folder / "index.md")
     pages = sorted(path.relative_to(folder) for path in folder.rglob("*.md"))
     titles = (re.search(r"^# (.*)$", (folder / page).read_text(), re.MULTILINE) for page in pages)
@@ -53,6 +60,49 @@ def _convert(notebook: Path, page: Path) -> None:
     for name, content in resources["outputs"].items():
         (page.parent / name).parent.mkdir(exist_ok=True)
         (page.parent / name).write_bytes(content)
+
+
+def _described(name: str) -> Iterator[str]:
+    """The page of a module: its public functions and classes, each with its signature and docstring."""
+    module = import_module(name)
+    yield f"# {name}\n\n{_markdown(inspect.getdoc(module))}\n"
+    for public in module.__all__:
+        value = getattr(module, public)
+        if callable(value) and inspect.getdoc(value):
+            yield f"## {public}\n"
+            yield from _signed(public, value)
+            for method, function in vars(value).items() if inspect.isclass(value) else ():
+                if method[0] != "_" and callable(function := inspect.unwrap(function)) and inspect.getdoc(function):
+                    yield f"### {public}.{method}\n"
+                    yield from _signed(method, function)
+
+
+def _signed(name: str, value: Any) -> Iterator[str]:
+    signature: Any = ""
+    with contextlib.suppress(ValueError):  # an error has none
+        known = inspect.signature(value)
+        own = (each for each in known.parameters.values() if each.name != "self")
+        parameters = [each.replace(annotation=_Bare.of(each.annotation)) for each in own]
+        signature = known.replace(parameters=parameters, return_annotation=_Bare.of(known.return_annotation))
+    yield f"```python\n{name}{signature}\n```\n\n{_markdown(inspect.getdoc(value))}\n"
+
+
+class _Bare(str):
+    """An annotation that stands in a signature without quotation marks."""
+
+    @classmethod
+    def of(cls, annotation: Any) -> Any:
+        annotation = getattr(annotation, "__forward_arg__", annotation)
+        return cls(annotation) if isinstance(annotation, str) else annotation
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _markdown(docstring: str | None) -> str:
+    text = re.sub(r"^::\n\n", "", docstring or "", flags=re.MULTILINE)
+    text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
+    return _ROLE.sub(lambda found: f"`{found[1] or found[2]}`", text)
 
 
 def _linked(text: str) -> str:

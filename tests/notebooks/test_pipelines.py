@@ -6,7 +6,10 @@ import datetime
 import io
 import json
 import re
+import signal
+import threading
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +27,7 @@ from connectors.ground.errors import Misconfigured
 from connectors.testing.demo import Demo, Order
 from connectors.testing.demo_servers import Changes
 from connectors.testing.demos import demo
+from connectors.testing.sampling import wait_until
 from connectors.testing.servers import KafkaServer, MotoServer, RedisServer
 from connectors.workbench.pipeline import End
 from connectors.workbench.settings import library
@@ -200,6 +204,43 @@ def test_records_of_a_topic_of_ones_own_are_in_the_table_once(spark: Any, tmp_pa
         succeeded, output = job.run()
         assert succeeded, output
     job.check(range(200))
+
+
+@pytest.mark.long
+@pytest.mark.server
+@pytest.mark.spark
+def test_a_pipeline_without_an_end_is_judged_while_it_runs(spark: Any, tmp_path: Path) -> None:
+    server = required(KafkaServer)
+    topic, producer = server.create_topic("orders-without-end", 2), Producer({"bootstrap.servers": server.bootstrap})
+    address, slow = {"kafka_bootstrap_servers": server.bootstrap, "source": topic}, '{"maxOffsetsPerTrigger": "10"}'
+    job = Job("kafka_to_delta_continuous", tmp_path, trigger="continuous", options=slow, **address)
+    gate = Job("kafka_to_delta_continuous_quality", tmp_path)
+    counts = job.folder / "state" / job.name / "counts" / "_delta_log"
+
+    def batches() -> int:
+        return len(list(counts.glob("*.json")))
+
+    for first in (0, 600):
+        for order in orders(range(first, first + 600)):
+            producer.produce(topic, order)
+        producer.flush()
+        with ThreadPoolExecutor(1) as pool:
+            before, is_time, delivered = batches(), threading.Event(), []
+            running = pool.submit(run, job.name, job.parameters, is_time.is_set)
+            try:
+                wait_until(lambda: batches() > before or running.done(), 120)  # noqa: B023
+                for _ in range(3):
+                    succeeded, output = gate.run()
+                    assert succeeded, output
+                    delivered.append(places(gate)["delivered"])
+            finally:
+                is_time.set()
+            code, output = running.result()
+            assert code == -signal.SIGKILL, output
+            assert delivered == sorted(set(delivered)), "it runs while it is judged"
+    succeeded, output = Job("kafka_to_delta", tmp_path, name=job.name, **address).run()
+    assert succeeded, output
+    job.check(range(1200))
 
 
 ONCE_MORE = {"enrich", "http", "cassandra", "dynamodb", "jdbc", "files", "elasticsearch", "delta"}

@@ -25,5 +25,8 @@ def test_every_link_and_picture_of_the_site_is_there(tmp_path: Path) -> None:
     config = yaml.safe_load((library() / "mkdocs.yml").read_text())
     named = re.findall(r"[\w/-]+\.(?:md|css)", str(config))
     assert [name for name in named if not (tmp_path / name).exists()] == []
+    quality = (tmp_path / "lib/docs/python/quality.md").read_text()
+    assert "## fresh\n\n```python\nfresh(column: str, within: str | float, *, as_of: " in quality
+    assert not re.search(r":class:|``[^`\n]", re.sub(r"```.*?```", "", quality, flags=re.DOTALL))
     systems = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "lib/docs/systems").glob("*.md")}
     assert systems - {*named} == {f"lib/docs/systems/{name}.md" for name in ("buffered", "print", "sequence")}

@@ -179,6 +179,31 @@ def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path)
 
 
 @pytest.mark.spark
+def test_a_batch_that_is_being_written_is_not_yet_counted(spark: Any, tmp_path: Path) -> None:
+    state = pipeline_in(tmp_path, checks='[{"expression": "id % 4 > 0"}]')
+
+    def run(first: int, good: int, *, is_whole: bool = True) -> None:
+        sinks = state.checks.foreach_batch(
+            good=connectors.foreach_batch("delta", path=state.table["path"]),
+            quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
+            counts=connectors.foreach_batch("delta", path=state.path("counts")) if is_whole else None,
+        )
+        spark.range(first, first + 8).write.format("delta").mode("append").save(f"{tmp_path}/source")
+        writer = spark.readStream.format("delta").load(f"{tmp_path}/source").writeStream.foreachBatch(sinks)
+        writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        assert state.reconciliation(spark).collect() == [(good // 3 * 4, good, 0, good // 3)]
+
+    run(0, 6)
+    run(8, 12)
+    run(16, 12, is_whole=False)
+    spark.sql(f"OPTIMIZE delta.`{state.table['path']}`")
+    run(24, 12, is_whole=False)
+    for table in (state.table["path"], state.path("quarantine")):  # they count when the batch in front of them is whole
+        spark.range(1).write.format("delta").mode("append").option("userMetadata", "another's").save(table)
+    assert state.reconciliation(spark).collect() == [(16, 12, 0, 4)]
+
+
+@pytest.mark.spark
 def test_rules_may_change_before_a_batch_is_written_and_behind_it_and_not_within_it(spark: Any, tmp_path: Path) -> None:
     def run(checks: str, target: str = "table") -> None:
         state = pipeline_in(tmp_path, checks=checks)

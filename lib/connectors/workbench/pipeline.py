@@ -19,7 +19,7 @@ from .servers import demo
 from .settings import VOLUMES, workdir
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
     from ..core import Sink, Source
@@ -262,18 +262,20 @@ class Pipeline:
         ``read`` is what the batches have recorded and the dead letters of the source. ``delivered`` is counted in the target,
         if that is a Delta table; else it is what the batches have handed over, without what the target has refused, and
         without the keys that are not among the ``rows`` of the target, where these can be read: as many of them as were refused
-        in that time are the refused ones. The target and the state are of this pipeline alone.
+        in that time are the refused ones. The target and the state are of this pipeline alone. A batch that is written while
+        this counts is left out.
         """
+        counts, newest = _newest(spark, {"path": self.path("counts")})
+        read, good = (number or 0 for number in counts.selectExpr("sum(rows)", "sum(good)").collect()[0])
         letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused)
-        read, good = self._recorded(spark)
         if self._ends["target"].system == _DELTA:
-            delivered = self.rows(spark).count()
+            delivered = _count(spark, self.table, newest)
         else:
             delivered = good - refused
             if rows is not None:
                 recent = self._letters(spark, self._refused, self._since("at", _COMMIT_SECONDS))
                 delivered -= max(self.lost(spark, rows).count() - recent, 0)
-        quarantined = self.stored(spark, "quarantine").count()
+        quarantined = _count(spark, {"path": self.path("quarantine")}, newest)
         row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
@@ -311,11 +313,6 @@ class Pipeline:
     def _refused(self) -> str:
         """The folder of what the target has refused."""
         return str(self._options("target").get("deadLetterPath") or self.path("refused"))
-
-    def _recorded(self, spark: SparkSession) -> tuple[int, int]:
-        """The rows of all batches, and those of them that were good."""
-        recorded = self.stored(spark, "counts").selectExpr("sum(rows)", "sum(good)").first()
-        return (recorded[0] or 0, recorded[1] or 0) if recorded else (0, 0)
 
     @staticmethod
     def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
@@ -426,10 +423,38 @@ def _loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]
     return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
 
 
-def _history(spark: SparkSession, table: Mapping[str, str]) -> DataFrame:
+def _history(spark: SparkSession, table: Mapping[str, str], limit: str = "") -> DataFrame:
     from ..quality.check import quoted
 
-    return spark.sql(f"DESCRIBE HISTORY {table['table'] if 'table' in table else 'delta.' + quoted(table['path'])}")
+    return spark.sql(f"DESCRIBE HISTORY {table['table'] if 'table' in table else 'delta.' + quoted(table['path'])}{limit}")
+
+
+def _versions(spark: SparkSession, table: Mapping[str, str]) -> list[Row]:
+    """The newest versions of a table, the newest first, and the ``query`` and the ``batch`` that wrote each, if one did."""
+    marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
+    versions = _history(spark, table, " LIMIT 100").selectExpr("version", *marks)
+    return versions.orderBy("version", ascending=False).collect()
+
+
+def _rows_of(spark: SparkSession, table: Mapping[str, str], version: int) -> DataFrame:
+    return _loaded(spark.read.format("delta").option("versionAsOf", version), table)
+
+
+def _newest(spark: SparkSession, table: Mapping[str, str]) -> tuple[DataFrame, Row | None]:
+    """The rows of a table in its newest version, and the newest of its versions that a batch wrote."""
+    versions = _versions(spark, table)
+    return _rows_of(spark, table, versions[0].version), next((version for version in versions if version.batch), None)
+
+
+def _count(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
+    """The rows of a table, without those of batches behind the ``newest``."""
+    versions = _versions(spark, table)
+    last = versions[0].version
+    for version in (version for version in versions if newest and version.batch):
+        if newest and version.query == newest.query and int(version.batch) <= int(newest.batch):
+            break
+        last = version.version - 1
+    return _rows_of(spark, table, last).count() if last >= 0 else 0
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:
