@@ -245,7 +245,7 @@ def guarantees(markdown: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="As JSON schemas, by which editors complete and explain options.")
 def options(system: str | None, pages: Path | None, as_json: bool) -> None:
     """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, option_groups, option_schema, write_pages
+    from .reference import connectors_of, option_groups, option_schema, word_groups, write_pages
 
     if pages:
         for file in write_pages(pages):
@@ -259,7 +259,8 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
         click.echo(json.dumps({kind: option_schema(connector) for kind, connector in connectors_of(system)}, indent=2))
         return
     for kind, connector in connectors_of(system):
-        for heading, rows in option_groups(connector):
+        (_, own), *shared = option_groups(connector)
+        for heading, rows in [("", own), *word_groups(connector), *shared]:
             click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
             for row in rows:
                 default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"

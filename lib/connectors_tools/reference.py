@@ -19,7 +19,7 @@ from connectors.core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from connectors.formats import format_options
 from connectors.ground import errors
 from connectors.ground.errors import Misconfigured, Problem
-from connectors.ground.options import REQUIRED, Choice, Duration, Flag, Option, Options, Size
+from connectors.ground.options import REQUIRED, Choice, Duration, Flag, Json, Option, Options, Size
 from connectors.ground.relations import Condition
 from connectors.systems import SYSTEMS, System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
@@ -156,6 +156,8 @@ def _system_page(system: str, systems: Mapping[str, System]) -> Iterator[str]:
         parent = dict(connectors_of("kafka", systems))[kind].options if system == "event_hubs" else _NONE
         (_, rows), *shared = option_groups(connector, parent)
         yield from _table("", rows)
+        for heading, words in word_groups(connector):
+            yield from _table(f"**{heading}**", words)
         links = [f"[{heading[0].lower()}{heading[1:]}](../options.md#{_anchor(heading)})" for heading, _ in shared]
         links += ["[kafka](kafka.md)"] if parent.declared else []
         yield f"Besides, the options of {'; '.join(links)}.\n"
@@ -176,6 +178,13 @@ def option_groups(connector: type[Source] | type[Sink], parent: Options = _NONE)
         names = {name for name in group.declared if known.declared.get(name) == group.declared[name]}
         groups.append((heading, [row for row in rows_of(known) if row.option.partition(",")[0] in names]))
     return groups
+
+
+def word_groups(connector: type[Source] | type[Sink]) -> list[tuple[str, list[Row]]]:
+    """What the JSON of its options may have, by the name of the option and the place."""
+    declared = connector.known_options().declared.items()
+    words = {name: option.words for name, option in declared if isinstance(option, Json)}
+    return [(f"In {name}: {place}", rows_of(group)) for name in words for place, group in words[name].items()]
 
 
 def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from click.testing import CliRunner
 from connectors import systems
 from connectors.ground.options import REQUIRED, Choice, Duration, Int, Options, Size, Text
 from connectors.systems import SYSTEMS, all_systems
+from connectors.systems.http.api import WORDS
 from connectors.systems.sequence import SequenceSource
 from connectors_tools.cli import main
-from connectors_tools.reference import Row, connectors_of, rows_of, write_pages
+from connectors_tools.reference import Row, connectors_of, rows_of, word_groups, write_pages
 
 ROOT = Path(__file__).parents[2]
 CONNECTORS = [(system, kind, connector) for system in SYSTEMS for kind, connector in connectors_of(system)]
@@ -161,6 +162,15 @@ def test_the_schema_of_a_system_takes_the_options_that_it_takes_and_no_others(sy
         for name in required:
             with pytest.raises(jsonschema.ValidationError, match=f"'{name}' is a required property"):
                 jsonschema.validate({other: "x" for other in options if other != name}, schema)
+
+
+def test_the_words_of_a_declaration_are_shown_with_the_option_that_has_it() -> None:
+    shown = CliRunner().invoke(main, ["options", "http"], terminal_width=100).output
+    words = shown.partition("In config: each of resources")[2].partition("\nIn config: ")[0]
+    assert re.findall(r"^  (\S+)  ", words, re.MULTILINE) == list(WORDS["each of resources"].declared)
+    assert "  records  text; default: the answer is a list\n" in words
+    for group in (group for _, connector in connectors_of("http") for _, group in word_groups(connector)):
+        assert all(row.meaning for row in group)
 
 
 def test_a_system_that_is_not_known_gets_a_suggestion() -> None:

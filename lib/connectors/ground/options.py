@@ -214,9 +214,10 @@ class Names(Option):
 
 @dataclass(frozen=True)
 class Json(Option):
-    """JSON of one ``kind``: an object (``dict``) or a list."""
+    """JSON of one ``kind``: an object (``dict``) or a list. ``words`` are what its objects may have, each by a heading."""
 
     kind: type = dict
+    words: Mapping[str, Options] = field(default_factory=dict, kw_only=True, compare=False)
 
     def parse(self, text: str) -> Any:
         return _json(text, self.kind)

@@ -16,28 +16,39 @@ from .paging import KINDS, PAGING, Paging
 from .paths import is_absent, is_path, searched
 
 _API: Final = Options(
-    baseUrl=Text(REQUIRED),
-    resources=Json(REQUIRED, kind=list),
-    paging=Json(None),
-    parameters=Json({}),
-    failWhen=Text(None),
+    baseUrl=Text(REQUIRED, meaning="where the API is"),
+    resources=Json(REQUIRED, kind=list, meaning="what it has"),
+    paging=Json(None, meaning="that of resources without their own"),
+    parameters=Json({}, meaning="parameters of each request"),
+    failWhen=Text(None, meaning="JMESPath: an answer that has something there tells of an error"),
 )
 _RESOURCE: Final = Options(
-    name=Text(REQUIRED),
-    path=Text(REQUIRED),
-    method=Choice("GET", among=("GET", "POST")),
-    parameters=Json({}),
-    body=Json(None),
-    records=Text(None),
-    failWhen=Text(None),
-    key=Names(()),
-    paging=Json(None),
-    cursor=Json(None),
-    ignore=Json([], kind=list),
-    include=Json({}),
-    children=Json([], kind=list),
-) | Options({"records.optional": Flag(False)})
-_CURSOR: Final = Options(field=Text(REQUIRED), start=Text(None), lookback=Text("0"))
+    name=Text(REQUIRED, meaning="what the option resource names"),
+    path=Text(REQUIRED, meaning="below baseUrl; {position} is the newest value of the cursor, {id} a field of the parent"),
+    method=Choice("GET", among=("GET", "POST"), meaning="POST sends the parameters in the body"),
+    parameters=Json({}, meaning="parameters of its requests; what holds {position} is left out before there is one"),
+    body=Json(None, meaning="the body of its requests, with POST"),
+    records=Text(None, meaning="where the records are in the answer, JMESPath; default: the answer is a list"),
+    failWhen=Text(None, meaning="in place of that of the API"),
+    key=Names((), meaning="the fields that tell records apart"),
+    paging=Json(None, meaning="how its pages follow one another; default: all comes at once"),
+    cursor=Json(None, meaning="the field by which new records are known; a stream needs it"),
+    ignore=Json([], kind=list, meaning="statuses of a first page that mean no records"),
+    include=Json({}, meaning="columns of a child from fields of its parent, by column"),
+    children=Json([], kind=list, meaning="resources that are read for each of its records"),
+) | Options({"records.optional": Flag(False, meaning="an answer without that place has no records, and is no error")})
+_CURSOR: Final = Options(
+    field=Text(REQUIRED, meaning="the field of a record that grows"),
+    start=Text(None, meaning="{position} of the first sweep"),
+    lookback=Text("0", meaning="a number, or a duration: so far before the newest value the next sweep asks"),
+)
+WORDS: Final = {
+    "the API": _API,
+    "each of resources": _RESOURCE,
+    "cursor": _CURSOR,
+    **{f'paging of the kind "{kind}"': options for kind, options in PAGING.items() if options.declared},
+}
+"""What a declaration may have, by the place."""
 _NAME: Final = re.compile(r"\{([^{}]+)\}")
 _LONGEST: Final = 300
 POSITION: Final = "position"

@@ -14,28 +14,43 @@ from ...core import Choice, Int, Options, Text, Values
 from .client import Answer
 from .paths import count_at, is_absent, searched
 
-_SHORT_PAGE: Final = Options(shortPage=Choice("next", among=("next", "last")))
+_SHORT_PAGE: Final = Options(
+    shortPage=Choice("next", among=("next", "last"), meaning="what follows a page with fewer records than size")
+)
+_SIZE: Final = "records of a page; default: the API's"
+_SIZE_PARAMETER: Final = "the parameter that asks for size"
 PAGING: Final[Mapping[str, Options]] = {
     "none": Options(),
     "page": Options(
-        parameter=Text("page"),
-        first=Int(1, at_least=0),
-        size=Int(None, at_least=1),
-        sizeParameter=Text("size"),
-        pages=Text(None),
+        parameter=Text("page", meaning="the parameter with the number"),
+        first=Int(1, at_least=0, meaning="the number of the first page"),
+        size=Int(None, at_least=1, meaning=_SIZE),
+        sizeParameter=Text("size", meaning=_SIZE_PARAMETER),
+        pages=Text(None, meaning="where the answer tells how many pages there are, JMESPath"),
     )
     | _SHORT_PAGE,
-    "offset": Options(parameter=Text("offset"), size=Int(100, at_least=1), sizeParameter=Text("limit"), total=Text(None))
+    "offset": Options(
+        parameter=Text("offset", meaning="the parameter with the number of records before the page"),
+        size=Int(100, at_least=1, meaning="records of a page"),
+        sizeParameter=Text("limit", meaning=_SIZE_PARAMETER),
+        total=Text(None, meaning="where the answer tells how many records there are, JMESPath"),
+    )
     | _SHORT_PAGE,
     "cursor": Options(
-        parameter=Text("cursor"),
-        path=Text(None),
-        header=Text(None),
-        size=Int(None, at_least=1),
-        sizeParameter=Text("limit"),
+        parameter=Text("cursor", meaning="the parameter with what the answer before has said"),
+        path=Text(None, meaning="where that is in the body, JMESPath; or header"),
+        header=Text(None, meaning="the header that has it"),
+        size=Int(None, at_least=1, meaning=_SIZE),
+        sizeParameter=Text("limit", meaning=_SIZE_PARAMETER),
     ),
-    "link": Options(size=Int(None, at_least=1), sizeParameter=Text("per_page")),
-    "next": Options(path=Text("next"), size=Int(None, at_least=1), sizeParameter=Text("limit")),
+    "link": Options(
+        size=Int(None, at_least=1, meaning=_SIZE), sizeParameter=Text("per_page", meaning=_SIZE_PARAMETER)
+    ),
+    "next": Options(
+        path=Text("next", meaning="where the answer has the URL of the next page, JMESPath"),
+        size=Int(None, at_least=1, meaning=_SIZE),
+        sizeParameter=Text("limit", meaning=_SIZE_PARAMETER),
+    ),
 }
 _LINK: Final = re.compile(r'''<([^>]*)>((?:\s*;\s*[^\s=;,]+(?:\s*=\s*(?:"[^"]*"|[^",;]*))?)*)''')
 _LINK_PARAMETER: Final = re.compile(r''';\s*([^\s=;,]+)\s*=\s*(?:"([^"]*)"|'?([^"',;]*))''')

@@ -37,7 +37,7 @@ from ...ground.cache_folder import is_told
 from ...ground.clients import client_library
 from ...ground.retry import Contact, RetrySettings
 from ...ground.state import digest
-from .api import Call, Resource, resources
+from .api import WORDS, Call, Resource, resources
 from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, check_http, refusal, shown, statuses
 from .paths import searched
 from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
@@ -81,7 +81,7 @@ class HttpSource(CursorSource):
     conditions = "a record that comes late is not older than the cursor's lookback"
     options = CONNECTION | Options(
         {
-            "config": Json(REQUIRED, meaning="the API, JSON; secret"),
+            "config": Json(REQUIRED, words=WORDS, meaning="the API; secret"),
             "resource": Text(None, meaning="the resource to read; default: the only one"),
             "rateLimit": Int(None, at_least=1, meaning="requests a second, at most; default: unlimited"),
             "maxInFlight": Int(8, at_least=1, meaning="requests for children at a time"),
