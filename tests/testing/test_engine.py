@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import resource
 import socket
 import threading
 import time
@@ -273,6 +274,10 @@ def test_a_process_that_is_forked_while_a_thread_resolves_a_name_resolves_names(
         while not done.is_set():
             resolve()
 
+    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(few, 2048), most))
+    files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]  # as a long run of tests has open
+
     monkeypatch.setattr("connectors.testing.engine._FORK_SECONDS", 0.5)
     monkeypatch.setattr("connectors.testing.engine._FORKS", 40)
     done = threading.Event()
@@ -284,3 +289,5 @@ def test_a_process_that_is_forked_while_a_thread_resolves_a_name_resolves_names(
     finally:
         done.set()
         thread.join()
+        for file in files:
+            os.close(file)

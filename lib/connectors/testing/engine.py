@@ -210,6 +210,8 @@ def _fork(work: Callable[[], object], seconds: float) -> int:
                 os._exit(1)
             os._exit(0)
         os.close(writer)
+        answers = select.poll()
+        answers.register(reader, select.POLLIN)
         has_begun = bool(select.select([reader], [], [], _FORK_SECONDS)[0])
         os.close(reader)
         if has_begun:
