@@ -84,8 +84,8 @@ def run(
     """Runs JOB of this bundle on this machine, as the Jobs service would, or in the workspace where it is deployed.
 
     The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
-    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, 130 after Ctrl-C,
-    else 1.
+    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, 130 when it
+    was canceled, such as by Ctrl-C, else 1.
     """
     overrides = _pairs("--param", parameters)
     if on == "workspace":

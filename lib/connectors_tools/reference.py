@@ -188,9 +188,12 @@ def word_groups(connector: type[Source] | type[Sink]) -> list[tuple[str, list[Ro
 
 
 def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:
-    """A JSON schema of the options of a connector, by which an editor completes and explains them in a file of JSON or YAML."""
+    """A JSON schema of the options of a connector, by which an editor completes and explains them in a file of JSON or YAML.
+
+    It takes names as they are spelled here, while the connector takes them in any case.
+    """
     known = connector.known_options()
-    properties: dict[str, Any] = {}
+    aliases, properties = known.other_names, dict[str, Any]()
     for name, option in known.declared.items():
         _, values, default, meaning = _row(name, option, ()).cells()
         properties[name] = {"description": f"{meaning}. Takes {values}."}
@@ -198,8 +201,13 @@ def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:
             properties[name]["default"] = default
         if isinstance(option, (Choice, Flag)):
             properties[name]["anyOf"] = [{"enum": values.split(", ")}, {}]  # the names to complete: any case is right
-    for alias, name in known.other_names.items():
+    for alias, name in aliases.items():
         properties[alias] = {"description": f"Another name of {name}."}
+    required = [
+        {"anyOf": [{"required": [each]} for each in (name, *(alias for alias in aliases if aliases[alias] == name))]}
+        for name, option in known.declared.items()
+        if option.default is REQUIRED
+    ]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"connectors.{connector.name}",
@@ -207,7 +215,7 @@ def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:
         "properties": properties,
         "patternProperties": {f"^{re.escape(prefix)}": {"description": text} for prefix, text in known.through.items()},
         "additionalProperties": False,
-        "required": [name for name, option in known.declared.items() if option.default is REQUIRED],
+        **({"allOf": required} if required else {}),
     }
 
 

@@ -187,7 +187,7 @@ class Commit:
         """``batch`` is committed already: checks that its replay holds the same rows."""
         last = self.last(batch.query)
         if last is not None and is_stream(batch.query):
-            check_recipe(last, batch.recipe)
+            check_recipe(last, batch.recipe, self.policy)
             compare_replay(last, rows, checksum, self.policy)
 
     def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:

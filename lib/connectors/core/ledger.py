@@ -72,8 +72,8 @@ class Entry:
 
     ``committables`` says what was decided to be published, ``replace`` that it takes the place of what was there;
     ``at`` is when, in seconds since 1970. ``claim`` is the number of the claim that a query's first batch makes, which is
-    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``. ``recipe`` says how the
-    rows of the batch were chosen, where other sinks get the others: a replay must choose by the same.
+    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``. ``recipe`` is a digest of
+    how the rows of the batch were chosen, where other sinks get the others: a replay must choose by the same.
     """
 
     query: str
@@ -208,12 +208,14 @@ def already_committed(entry: Entry) -> CommitRefused:
     )
 
 
-def check_recipe(entry: Entry, recipe: str) -> None:
+def check_recipe(entry: Entry, recipe: str, policy: ReplayPolicy) -> None:
     """Raises :class:`CommitRefused` if the rows of ``entry``, which is committed, were chosen by another recipe."""
-    if entry.recipe and recipe and entry.recipe != recipe:
+    if entry.recipe and recipe and entry.recipe != recipe and policy.on_replay_mismatch != "skip":
         raise CommitRefused(
-            f"batch {entry.batch} is half done, and was split by other rules: rows would be lost, and others doubled",
-            way_out=f"run once with the rules that it was split by, {entry.recipe}, and then with the new ones",
+            f"batch {entry.batch} is written again, and was split by other rules, or in another time zone of the session: "
+            "rows could be lost, and others doubled",
+            way_out="run once with the rules and the zone that it was split by, and then with the new ones; or, if it cannot "
+            "be written by those, set onReplayMismatch=skip: rows of it that only the new rules refuse are lost",
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,8 @@ from pyspark.sql import functions as sf
 
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem
-from ..spark.foreach_batch import ForeachBatch
+from ..ground.state import digest
+from ..spark.foreach_batch import ForeachBatch, Several
 from ..spark.library import Carried
 from .check import Check, RowCheck, literal, quoted
 from .report import CheckOutcome, Report, announce
@@ -102,8 +102,8 @@ class Checks:
 
         Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
         once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent. Where
-        ``quarantined`` is a sink of this library whose ledger keeps entries, the rules are recorded with its rows: a batch
-        that is half done is split by no other ones.
+        ``quarantined`` is a sink of this library whose ledger keeps entries, or several, the rules are recorded with its rows:
+        a batch that is half done is split by no other ones.
         ``keys`` is called after ``good``, with the different values that the columns of the check ``unique`` have in the good
         rows, and the time, ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What
         these two keep is what was delivered. The function also takes a batch by hand: ``checks.foreach_batch(...)(df, 0)``.
@@ -125,14 +125,6 @@ class Checks:
     def key(self) -> tuple[str, ...]:
         """The columns that the first check ``unique`` names; none without one."""
         return next((tuple(check.columns) for check in self.checks if isinstance(check, Unique)), ())
-
-    @property
-    def recipe(self) -> str:
-        """The rules by which a batch is split, and its keys are chosen, as JSON for :func:`rules`."""
-        rows = [check for check in self.checks if isinstance(check, RowCheck)]
-        predicates = {check.sql if isinstance(check, Expression) else check.predicate for check in rows}
-        listed: list[dict[str, Any]] = [{"expression": predicate} for predicate in sorted(predicates)]
-        return json.dumps([*listed, *([{"unique": list(self.key)}] if self.key else [])])
 
     def validate(self, df: DataFrame, name: str = "output") -> Report:
         """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
@@ -201,8 +193,8 @@ class SplitBatch(Carried):
         with _cached(self._checks.mark(df)) as marked:
             counts = _counted(marked, batch_id)
             parts = _parts(marked)
-            if isinstance(self._quarantined, ForeachBatch):
-                self._quarantined(parts.quarantined, batch_id, self._checks.recipe)
+            if isinstance(self._quarantined, (ForeachBatch, Several)):
+                self._quarantined(parts.quarantined, batch_id, self._recipe(df))
             else:
                 self._quarantined(parts.quarantined, batch_id)
             self._good(parts.good, batch_id)
@@ -213,6 +205,13 @@ class SplitBatch(Carried):
             self._counts(df.sparkSession.createDataFrame([counts]), batch_id)
         self.last = counts
         _log.info("batch %d: %d rows = %d good + %d quarantined", *counts)
+
+    def _recipe(self, df: DataFrame) -> str:
+        """A digest of what decides to which sink a row goes."""
+        rows = (check for check in self._checks.checks if isinstance(check, RowCheck))
+        predicates = {check.sql if isinstance(check, Expression) else check.predicate for check in rows}
+        zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+        return digest(*sorted(predicates), zone, *(self._checks.key if self._keys is not None else ()))
 
 
 @contextlib.contextmanager

@@ -167,14 +167,15 @@ class ForeachBatch(Carried):
 class Several(Carried):
     """Feeds several sinks from one batch, which Spark computes once and keeps until the last sink has it."""
 
-    def __init__(self, sinks: Sequence[OnBatch]) -> None:
+    def __init__(self, sinks: Sequence[Callable[..., None]]) -> None:
         self.sinks = tuple(sinks)
 
-    def __call__(self, frame: DataFrame, number: int) -> None:
+    def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
+        """Commits ``frame`` as the batch ``number`` to each sink. ``recipe`` is that of a :class:`ForeachBatch`."""
         persisted = frame.persist()
         try:
             for sink in self.sinks:
-                sink(persisted, number)
+                sink(persisted, number, *([recipe] if recipe else []))
         finally:
             persisted.unpersist()
 

@@ -200,10 +200,11 @@ def _fork(work: Callable[[], object], seconds: float) -> int:
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
-            socket.getaddrinfo("127.0.0.1", 0, flags=socket.AI_ADDRCONFIG)
-            os.write(writer, b"ready")
-            faulthandler.dump_traceback_later(0.95 * seconds, file=2)
             try:
+                with contextlib.suppress(OSError):
+                    socket.getaddrinfo("127.0.0.1", 0, flags=socket.AI_ADDRCONFIG)
+                os.write(writer, b"ready")
+                faulthandler.dump_traceback_later(0.95 * seconds, file=2)
                 work()
             except BaseException:
                 traceback.print_exc()
@@ -212,7 +213,7 @@ def _fork(work: Callable[[], object], seconds: float) -> int:
         os.close(writer)
         answers = select.poll()
         answers.register(reader, select.POLLIN)
-        has_begun = bool(select.select([reader], [], [], _FORK_SECONDS)[0])
+        has_begun = bool(answers.poll(1000 * _FORK_SECONDS))
         os.close(reader)
         if has_begun:
             return child

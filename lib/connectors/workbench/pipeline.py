@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +34,8 @@ _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
+_RECENT: Final = 100
+"""So many versions of a table are looked at first."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 _BRINGS_ROWS: Final = (
     "coalesce(bigint(operationMetrics.numOutputRows) > 0, "
@@ -265,15 +268,18 @@ class Pipeline:
         in that time are the refused ones. The target and the state are of this pipeline alone. A batch that is written while
         this counts is left out.
         """
-        counts, newest = _newest(spark, {"path": self.path("counts")})
-        read, good = (number or 0 for number in counts.selectExpr("sum(rows)", "sum(good)").collect()[0])
-        letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused)
+        read, good, newest = self._recorded(spark)
+        letters, whole = self._letters(spark, self.path("letters")), "true"
+        if newest:
+            query, batch = (f"get_json_object(position, '$.{part}')" for part in ("query", "batch"))
+            whole = f"NOT coalesce({query} = '{newest.query}' AND int({batch}) > {newest.batch}, false)"
+        refused = self._letters(spark, self._refused, whole)
         if self._ends["target"].system == _DELTA:
             delivered = _count(spark, self.table, newest)
         else:
             delivered = good - refused
             if rows is not None:
-                recent = self._letters(spark, self._refused, self._since("at", _COMMIT_SECONDS))
+                recent = self._letters(spark, self._refused, f"{whole} AND {self._since('at', _COMMIT_SECONDS)}")
                 delivered -= max(self.lost(spark, rows).count() - recent, 0)
         quarantined = _count(spark, {"path": self.path("quarantine")}, newest)
         row = (read + letters, delivered, letters + refused, quarantined)
@@ -313,6 +319,19 @@ class Pipeline:
     def _refused(self) -> str:
         """The folder of what the target has refused."""
         return str(self._options("target").get("deadLetterPath") or self.path("refused"))
+
+    def _recorded(self, spark: SparkSession) -> tuple[int, int, Row | None]:
+        """The rows of all batches that are whole, those of them that were good, and the newest batch, where one wrote them."""
+        from pyspark.errors import AnalysisException
+
+        table = {"path": self.path("counts")}
+        try:
+            versions = _versions(spark, table, _RECENT)
+        except AnalysisException as none:
+            text = f"is {self.name}, which has recorded no batch yet in {table['path']}"
+            raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.") from none
+        counts = _rows_of(spark, table, versions[0]).selectExpr("sum(rows)", "sum(good)").collect()[0]
+        return counts[0] or 0, counts[1] or 0, next((version for version in versions if version.batch), None)
 
     @staticmethod
     def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
@@ -423,38 +442,38 @@ def _loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]
     return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
 
 
-def _history(spark: SparkSession, table: Mapping[str, str], limit: str = "") -> DataFrame:
+def _history(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> DataFrame:
     from ..quality.check import quoted
 
-    return spark.sql(f"DESCRIBE HISTORY {table['table'] if 'table' in table else 'delta.' + quoted(table['path'])}{limit}")
+    name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
+    return spark.sql(f"DESCRIBE HISTORY {name}{f' LIMIT {limit}' if limit else ''}")
 
 
-def _versions(spark: SparkSession, table: Mapping[str, str]) -> list[Row]:
-    """The newest versions of a table, the newest first, and the ``query`` and the ``batch`` that wrote each, if one did."""
+def _versions(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> list[Row]:
+    """The versions of a table, the newest first, each with its ``rows``, and the ``query`` and the ``batch`` that wrote it."""
     marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
-    versions = _history(spark, table, " LIMIT 100").selectExpr("version", *marks)
+    versions = _history(spark, table, limit).selectExpr("version", "operationMetrics.numOutputRows AS rows", *marks)
     return versions.orderBy("version", ascending=False).collect()
 
 
-def _rows_of(spark: SparkSession, table: Mapping[str, str], version: int) -> DataFrame:
-    return _loaded(spark.read.format("delta").option("versionAsOf", version), table)
-
-
-def _newest(spark: SparkSession, table: Mapping[str, str]) -> tuple[DataFrame, Row | None]:
-    """The rows of a table in its newest version, and the newest of its versions that a batch wrote."""
-    versions = _versions(spark, table)
-    return _rows_of(spark, table, versions[0].version), next((version for version in versions if version.batch), None)
-
-
 def _count(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
-    """The rows of a table, without those of batches behind the ``newest``."""
-    versions = _versions(spark, table)
-    last = versions[0].version
-    for version in (version for version in versions if newest and version.batch):
-        if newest and version.query == newest.query and int(version.batch) <= int(newest.batch):
-            break
-        last = version.version - 1
-    return _rows_of(spark, table, last).count() if last >= 0 else 0
+    """The rows of a table, without those that batches behind the ``newest`` have brought."""
+    versions = _versions(spark, table, _RECENT)
+    rows = _rows_of(spark, table, versions[0]).count()
+    if newest is None:
+        return rows
+
+    def is_later(version: Row) -> bool:
+        return version.query != newest.query or int(version.batch) > int(newest.batch)
+
+    marked = [version for version in versions if version.batch]
+    if all(map(is_later, marked)):  # a gate that takes long, beside a quick pipeline
+        marked = [version for version in _versions(spark, table) if version.batch and version.version <= versions[0].version]
+    return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
+
+
+def _rows_of(spark: SparkSession, table: Mapping[str, str], version: Row) -> DataFrame:
+    return _loaded(spark.read.format("delta").option("versionAsOf", version.version), table)
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:

@@ -23,7 +23,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, check_recipe, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, ReplayPolicy, check_claim, check_recipe, is_stream
 from ...formats.base import quoted
 from ...ground.options import Json
 from ...storage.location import check_location, storage_of
@@ -208,7 +208,7 @@ class DeltaCommitter(FrameCommitter):
         if batch.recipe:  # another driver of this query may have written the batch
             for entry in self._entries(_RECENT)[0]:
                 if (entry.query, entry.batch) == (batch.query, batch.number):
-                    check_recipe(entry, batch.recipe)
+                    check_recipe(entry, batch.recipe, ReplayPolicy.of(self.sink.values))
         self._newest[batch.query] = Entry(batch.query, batch.number, recipe=batch.recipe)
 
     def _check_claim(self, batch: Batch) -> bool:
