@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,15 +13,14 @@ import click
 
 from connectors.ground.errors import ConnectorError, Misconfigured
 
+from .cli_systems import COMMANDS, pairs
+
 if TYPE_CHECKING:
     from connectors.workbench.doctor import Finding
 
     from .bundle import Bundle
     from .workspace import Target
 
-_WATCH_SECONDS = 2.0
-_RECENT = 20
-"""So many queries are listed unless all are wanted."""
 _CLI_MISSING = (
     "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
     "log in by `databricks auth login`, and call this again; or leave --by out, and databricks-sdk does it."
@@ -87,7 +84,7 @@ def run(
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, 130 when it
     was canceled, such as by Ctrl-C, else 1.
     """
-    overrides = _pairs("--param", parameters)
+    overrides = pairs("--param", parameters)
     if on == "workspace":
         _refuse_local_options(runs, opens)
     from .bundle import Reporter, run_job
@@ -224,51 +221,6 @@ def cancel(run: int, target: str | None, variables: tuple[str, ...]) -> None:
 
 
 @main.command()
-@click.option("--markdown", is_flag=True, help="As the README's table.")
-def guarantees(markdown: bool) -> None:
-    """Prints what each connector guarantees, and under which conditions."""
-    import connectors
-
-    from .reference import guarantee_table
-
-    if markdown:
-        click.echo(guarantee_table())
-        return
-    rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
-    _show_table(("system", "source", "sink", "conditions"), rows)
-
-
-@main.command()
-@click.argument("system", required=False)
-@click.option("--pages", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
-              help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="As JSON schemas, by which editors complete and explain options.")
-def options(system: str | None, pages: Path | None, as_json: bool) -> None:
-    """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, option_groups, option_schema, word_groups, write_pages
-
-    if pages:
-        for file in write_pages(pages):
-            click.echo(f"written: {file}")
-        return
-    if system is None:
-        raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
-    if as_json:
-        import json
-
-        click.echo(json.dumps({kind: option_schema(connector) for kind, connector in connectors_of(system)}, indent=2))
-        return
-    for kind, connector in connectors_of(system):
-        (_, own), *shared = option_groups(connector)
-        for heading, rows in [("", own), *word_groups(connector), *shared]:
-            click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
-            for row in rows:
-                default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
-                click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
-                click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
-
-
-@main.command()
 @click.argument("name")
 @click.option("--pipeline", metavar="FROM_to_TO", help="A pipeline, such as kafka_to_delta.")
 @click.option("--kind", type=click.Choice(["source", "sink", "async"]), help="A connector: what it is.")
@@ -320,147 +272,6 @@ def doctor(
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
 
 
-@main.command()
-@click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
-@click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
-def status(everything: bool, watch: bool) -> None:
-    """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
-
-    Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
-    $CONNECTORS_METRICS tell sinks and commits alone.
-    """
-    with contextlib.suppress(KeyboardInterrupt):
-        while watch:
-            click.clear()
-            _show_queries(everything=everything)
-            time.sleep(_WATCH_SECONDS)
-        _show_queries(everything=everything)
-
-
-def _show_queries(*, everything: bool) -> None:
-    from connectors.metrics.queries import UNKNOWN, queries_of_machine
-
-    from .listing import query_lines
-
-    queries = [query for query in queries_of_machine() if query.sinks or query.state != UNKNOWN]
-    shown = queries if everything else queries[:_RECENT]
-    if not queries:
-        click.echo("no query has written metrics on this machine in the last 7 days")
-        return
-    for query in shown:
-        name, *lines = query_lines(query)
-        click.secho(name, bold=True)
-        click.echo("\n".join(lines), nl=bool(lines))
-    if len(shown) < len(queries):
-        click.echo(f"{len(queries) - len(shown)} older ones: python -m connectors status --all")
-
-
-@main.group()
-def ledger() -> None:
-    """Looks into the ledgers of sinks."""
-
-
-@ledger.command("show")
-@click.argument("target")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
-@click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
-def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
-    """Shows which batches the sinks have recorded in TARGET, a path or URL.
-
-    TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
-    kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
-    dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
-    """
-    from connectors.metrics.queries import queries_of_machine
-    from connectors.systems import ledgers_in
-
-    from .listing import ledger_lines
-
-    contents = ledgers_in(target, _pairs("--option", options))
-    if not contents:
-        raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
-    names = {query.query: query.name for query in queries_of_machine()}
-    for content in contents:
-        name, *lines = ledger_lines(content, batches, names)
-        click.secho(name, bold=True)
-        click.echo("\n".join(lines))
-
-
-@main.group()
-def files() -> None:
-    """Looks after folders that connectors.files writes to."""
-
-
-@files.command()
-@click.argument("path")
-@click.option("--storage-options", metavar="JSON", default="{}", help="As the sink's storageOptions.")
-@click.option("--max-part-size", metavar="SIZE", default="256MB", help="Larger files are not made.")
-def seal(path: str, storage_options: str, max_part_size: str) -> None:
-    """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
-    import json
-
-    from connectors.ground.options import size
-    from connectors.systems.files.rolling import seal_folder
-
-    try:
-        storage, largest = json.loads(storage_options), size(max_part_size)
-    except ValueError as wrong:
-        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
-    count = seal_folder(path, storage, largest)
-    click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
-
-
-@main.command()
-@click.argument("worker", type=click.Path(path_type=Path), metavar="WORKER.PROPERTIES")
-@click.argument("connector", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CONNECTOR.PROPERTIES…")
-@click.option("--once", is_flag=True, help="End when everything that is there has been read.")
-def connect(worker: Path, connector: tuple[Path, ...], once: bool) -> None:
-    """Runs connectors as a standalone worker of Kafka Connect does, from the same files, on Spark.
-
-    A source writes to the topics of bootstrap.servers, exactly-once; a sink reads its topics from there. Properties that mean
-    something else here, or nothing, are listed first. Exit code: 2 for what cannot start, 1 if a connector failed, else 0.
-    """
-    from connectors.workbench import session
-
-    from .standalone import read_files, remarks, run
-
-    try:
-        settings, assemblies = read_files(worker, connector)
-    except ConnectorError as wrong:
-        click.echo(str(wrong), err=True)
-        sys.exit(2)
-    for name, meaning in remarks(settings):
-        click.echo(f"{worker.name}: {name} - {meaning}")
-    sys.exit(0 if run(session(), settings, assemblies, once=once, echo=click.echo) else 1)
-
-
-@main.group()
-def kafka() -> None:
-    """Looks after what connectors.kafka leaves in a cluster."""
-
-
-@kafka.command()
-@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Brokers, as kafka.bootstrap.servers.")
-@click.option("--prefix", required=True, help="How the transactional ids begin: the sink's transactionalIdPrefix.")
-@click.option("--abort", is_flag=True, help="End them: their records are never seen by readers with read_committed.")
-@click.option(
-    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="More settings: name=value lines."
-)
-def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) -> None:
-    """Lists open transactions, which keep readers waiting, and with --abort ends them.
-
-    The Python client has no calls for this (KIP-664). The list is read from the brokers' own topic __transaction_state, which
-    its user must be allowed to read; a transaction is ended by taking over its id, as the next start of its query does. That
-    also shuts out a query that is still running: it begins its batch again. If the brokers do not show the list, --abort takes
-    the prefix itself for an id.
-    """
-    from connectors.systems.kafka.open_transactions import client_settings, report
-
-    settings = client_settings(bootstrap, config.read_text() if config else "")
-    for line in report(settings, prefix, abort=abort):
-        click.echo(line)
-
-
 def _refuse_local_options(runs: Path | None, opens: bool) -> None:
     local = {f"--runs {runs}": runs is not None, "--open": opens}
     options = ", ".join(option for option, is_set in local.items() if is_set)
@@ -479,29 +290,16 @@ def _leave_page(page: Path) -> None:
     """Nobody wants to see the page now."""
 
 
-def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table as wide as the terminal, its long cells in several lines."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[0].no_wrap = True
-    for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    Console().print(table)
-
-
 def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
     from .bundle import load
 
-    return load(Path.cwd(), target, _pairs("--var", variables))
+    return load(Path.cwd(), target, pairs("--var", variables))
 
 
 def _target_of(target: str | None, variables: tuple[str, ...], *, every_job: bool = False) -> Target:
     from .workspace import open_target
 
-    return open_target(Path.cwd(), target, _pairs("--var", variables), every_job=every_job)
+    return open_target(Path.cwd(), target, pairs("--var", variables), every_job=every_job)
 
 
 def _examined(
@@ -524,16 +322,6 @@ def _is_by_cli(by: str | None) -> bool:
     return by == "cli" or (by is None and shutil.which("databricks") is not None)
 
 
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.UsageError(f'{option} must be NAME=VALUE; got "{text}"')
-        pairs[name] = value
-    return pairs
-
-
 def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, ...], *more: str) -> NoReturn:
     from .bundle import validate as check
 
@@ -545,3 +333,7 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     options = [option for variable in variables for option in ("--var", variable)]
     done = subprocess.run([databricks, "bundle", command, "-t", bundle.target, *options, *more], cwd=bundle.root)
     sys.exit(done.returncode)
+
+
+for command in COMMANDS:
+    main.add_command(command)

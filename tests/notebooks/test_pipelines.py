@@ -239,7 +239,9 @@ def test_a_pipeline_without_an_end_is_judged_while_it_runs(spark: Any, tmp_path:
             assert code == -signal.SIGKILL, output
             assert delivered == sorted(delivered)
             assert delivered[0] < delivered[-1], "it runs while it is judged"
-    succeeded, output = Job("kafka_to_delta", tmp_path, name=job.name, **address).run()
+    last = Job("kafka_to_delta", tmp_path, **address)
+    last.parameters["name"] = job.name
+    succeeded, output = last.run()
     assert succeeded, output
     job.check(range(1200))
 
