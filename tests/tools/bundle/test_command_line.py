@@ -39,10 +39,10 @@ def test_a_success_with_failures_ends_with_0(bench: Workbench) -> None:
     assert (result.exit_code, result.stdout.splitlines()[-1].split()[:2]) == (0, ["job", "SUCCESS_WITH_FAILURES"])
 
 
-@pytest.mark.parametrize("cell", ["1/0", "import time; time.sleep(60)", "raise KeyboardInterrupt"])
-def test_a_failure_a_timeout_and_an_interruption_end_with_1(bench: Workbench, cell: str) -> None:
+@pytest.mark.parametrize(("cell", "code"), [("1/0", 1), ("import time; time.sleep(60)", 1), ("raise KeyboardInterrupt", 130)])
+def test_a_failure_and_a_timeout_end_with_1_and_an_interruption_as_a_shell_does(bench: Workbench, cell: str, code: int) -> None:
     bench.job("job", bench.task("a", cell, timeout_seconds=1))
-    assert call(bench, "run", "job").exit_code == 1
+    assert call(bench, "run", "job").exit_code == code
 
 
 @pytest.mark.parametrize(

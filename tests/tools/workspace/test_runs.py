@@ -169,7 +169,7 @@ def test_an_interruption_without_a_terminal_leaves_the_run_going_on(place: Place
         over.set()
         signal.signal(signal.SIGINT, before)
     ((number, left),) = place.workspace.jobs.runs.items()
-    assert (result.exit_code, left.is_active) == (1, True)
+    assert (result.exit_code, left.is_active) == (130, True)
     again = f"python -m connectors runs show {number} -t dev"
     assert result.stdout.splitlines()[-1] == f"job  run {number} goes on in the workspace; {again}"
 
@@ -191,7 +191,7 @@ def test_an_interruption_on_a_terminal_asks_whether_to_cancel(place: Place, monk
     result = run(place)
     ((number, _),) = place.workspace.jobs.runs.items()
     assert questions == [f"\nCancel run {number} in the workspace?"]
-    assert (result.exit_code, result.stdout.splitlines()[-1].split()[:2]) == (1, ["job", "CANCELED"])
+    assert (result.exit_code, result.stdout.splitlines()[-1].split()[:2]) == (130, ["job", "CANCELED"])
 
 
 def test_secrets_of_the_workspace_reach_its_runs(place: Place, workspace: FakeWorkspace) -> None:
