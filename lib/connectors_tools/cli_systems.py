@@ -16,7 +16,7 @@ from connectors.ground.errors import ConnectorError
 
 _WATCH_SECONDS: Final = 2.0
 _RECENT: Final = 20
-"""So many queries are listed unless all are wanted."""
+"""The number of queries in the list without --all."""
 
 
 @click.command()
@@ -138,7 +138,7 @@ def files() -> None:
 @files.command()
 @click.argument("path")
 @click.option("--storage-options", metavar="JSON", default="{}", help="As the sink's storageOptions.")
-@click.option("--max-part-size", metavar="SIZE", default="256MB", help="Larger files are not made.")
+@click.option("--max-part-size", metavar="SIZE", default="256MB", help="The size of the largest file.")
 def seal(path: str, storage_options: str, max_part_size: str) -> None:
     """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
     import json

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from ..ground.options import Duration
 from ..ground.runtime import in_workspace
 from .servers import demo
 from .settings import VOLUMES, workdir
+from .versions import count_until, history, loaded, recent_versions, rows_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
@@ -34,8 +34,6 @@ _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
 """A row is refused so long before its batch is delivered, at most."""
-_RECENT: Final = 100
-"""So many versions of a table are looked at first."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 _BRINGS_ROWS: Final = (
     "coalesce(bigint(operationMetrics.numOutputRows) > 0, "
@@ -168,7 +166,7 @@ class Pipeline:
 
     def load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
         """The rows of the source, a Delta table, by ``reader``."""
-        return _loaded(reader, _table(self.source.name, "source"))
+        return loaded(reader, _table(self.source.name, "source"))
 
     def write(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of the target, and the parameter over them. Rows that the target refuses are set aside.
@@ -218,7 +216,7 @@ class Pipeline:
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """The rows of the target, a Delta table."""
-        return _loaded(spark.read.format("delta"), self.table)
+        return loaded(spark.read.format("delta"), self.table)
 
     def stored(self, spark: SparkSession, part: str) -> DataFrame:
         """The rows of a part of the state that is a Delta table: ``counts``, ``keys``, ``quarantine``."""
@@ -241,9 +239,9 @@ class Pipeline:
             writer.saveAsTable(table["table"])
         else:
             writer.save(table["path"])
-        written = _history(spark, table).where(f.col("userMetadata") == token).first()
+        written = history(spark, table).where(f.col("userMetadata") == token).first()
         assert written is not None, "the commit is in the history"
-        return _loaded(spark.read.format("delta").option("versionAsOf", written["version"]), table)
+        return loaded(spark.read.format("delta").option("versionAsOf", written["version"]), table)
 
     def _refuse_foreign_rows(self, spark: SparkSession) -> None:
         from pyspark.errors import AnalysisException
@@ -253,7 +251,7 @@ class Pipeline:
                 return
         except AnalysisException:  # there is no such table yet
             return
-        newest = _history(spark, self.table).where(_BRINGS_ROWS).orderBy("version", ascending=False).first()
+        newest = history(spark, self.table).where(_BRINGS_ROWS).orderBy("version", ascending=False).first()
         if newest is None or (newest["userMetadata"] or "").partition(" ")[2] != self.folder:
             text = f"has rows that {self.name}, whose state is in {self.folder}, has not written, and would lose them; got "
             text += f'"{self._parameter("target")}"'
@@ -269,19 +267,17 @@ class Pipeline:
         this counts is left out.
         """
         read, good, newest = self._recorded(spark)
-        letters, whole = self._letters(spark, self.path("letters")), "true"
-        if newest:
-            query, batch = (f"get_json_object(position, '$.{part}')" for part in ("query", "batch"))
-            whole = f"NOT coalesce({query} = '{newest.query}' AND int({batch}) > {newest.batch}, false)"
+        whole = _is_whole(newest)
+        letters = self._letters(spark, self.path("letters"))
         refused = self._letters(spark, self._refused, whole)
         if self._ends["target"].system == _DELTA:
-            delivered = _count(spark, self.table, newest)
+            delivered = count_until(spark, self.table, newest)
         else:
             delivered = good - refused
             if rows is not None:
                 recent = self._letters(spark, self._refused, f"{whole} AND {self._since('at', _COMMIT_SECONDS)}")
                 delivered -= max(self.lost(spark, rows).count() - recent, 0)
-        quarantined = _count(spark, {"path": self.path("quarantine")}, newest)
+        quarantined = count_until(spark, {"path": self.path("quarantine")}, newest)
         row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
@@ -290,8 +286,8 @@ class Pipeline:
         from pyspark.sql import functions as f
 
         counts = [f.col(f"operationMetrics.numTargetRows{kind}").cast("long").alias(kind.lower()) for kind in _MERGED]
-        history = _history(spark, self.table).where("operation = 'MERGE'")
-        return history.select("version", *counts).orderBy(f.desc("version"))
+        merges = history(spark, self.table).where("operation = 'MERGE'")
+        return merges.select("version", *counts).orderBy(f.desc("version"))
 
     def lost(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
         """The keys of rows that were handed over and are not among ``rows``, those of the target.
@@ -326,11 +322,11 @@ class Pipeline:
 
         table = {"path": self.path("counts")}
         try:
-            versions = _versions(spark, table, _RECENT)
+            versions = recent_versions(spark, table)
         except AnalysisException as none:
             text = f"is {self.name}, which has recorded no batch yet in {table['path']}"
             raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.") from none
-        counts = _rows_of(spark, table, versions[0]).selectExpr("sum(rows)", "sum(good)").collect()[0]
+        counts = rows_at(spark, table, versions[0]).selectExpr("sum(rows)", "sum(good)").collect()[0]
         return counts[0] or 0, counts[1] or 0, next((version for version in versions if version.batch), None)
 
     @staticmethod
@@ -438,42 +434,12 @@ def _table(name: str, parameter: str) -> dict[str, str]:
     raise _wrong(parameter, f'must be a table, as catalog.schema.table, or a folder; got "{name}".')
 
 
-def _loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]) -> DataFrame:
-    return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
-
-
-def _history(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> DataFrame:
-    from ..quality.check import quoted
-
-    name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
-    return spark.sql(f"DESCRIBE HISTORY {name}{f' LIMIT {limit}' if limit else ''}")
-
-
-def _versions(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> list[Row]:
-    """The versions of a table, the newest first, each with its ``rows``, and the ``query`` and the ``batch`` that wrote it."""
-    marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
-    versions = _history(spark, table, limit).selectExpr("version", "operationMetrics.numOutputRows AS rows", *marks)
-    return versions.orderBy("version", ascending=False).collect()
-
-
-def _count(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
-    """The rows of a table, without those that batches behind the ``newest`` have brought."""
-    versions = _versions(spark, table, _RECENT)
-    rows = _rows_of(spark, table, versions[0]).count()
+def _is_whole(newest: Row | None) -> str:
+    """The condition that the batch which had a row refused is recorded, as the ``newest`` is."""
     if newest is None:
-        return rows
-
-    def is_later(version: Row) -> bool:
-        return version.query != newest.query or int(version.batch) > int(newest.batch)
-
-    marked = [version for version in versions if version.batch]
-    if all(map(is_later, marked)):  # a gate that takes long, beside a quick pipeline
-        marked = [version for version in _versions(spark, table) if version.batch and version.version <= versions[0].version]
-    return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
-
-
-def _rows_of(spark: SparkSession, table: Mapping[str, str], version: Row) -> DataFrame:
-    return _loaded(spark.read.format("delta").option("versionAsOf", version.version), table)
+        return "true"
+    query, batch = (f"get_json_object(position, '$.{part}')" for part in ("query", "batch"))
+    return f"NOT coalesce({query} = '{newest.query}' AND int({batch}) > {newest.batch}, false)"
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:

@@ -15,6 +15,7 @@ from connectors.core import Batch, Transient
 from connectors.ground.errors import CommitRefused
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink, committer
+from connectors.systems.kafka.committer import KafkaFrameCommitter
 from connectors.systems.kafka.session import KafkaSession
 from connectors.systems.kafka.transactions import NoteTransaction
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -75,6 +76,30 @@ def test_a_batch_that_was_split_by_other_rules_is_refused(spark: Any, tmp_path: 
         write(1, "b")
     write(1, "b", onReplayMismatch="skip")
     assert sorted(row["value"] for row in target.rows()) == ["a"] * rows + ["earlier"] * 2
+
+
+@pytest.mark.parametrize("slots", ["1", "2"])
+def test_a_driver_that_wakes_with_other_rules_is_refused(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: str
+) -> None:
+    (tmp_path / "target").mkdir()
+    target, original = DirectContext(tmp_path / "target"), KafkaFrameCommitter.commit_frame
+
+    def write(number: int, recipe: str) -> None:
+        frame = spark.range(3).selectExpr("string(id) AS key", f"'{recipe}' AS value")
+        batch = Batch(target.topic, "query", number, run=recipe, recipe=recipe)
+        ForeachBatch(KafkaSink.of({**target.options(), "slots": slots})).write(frame, batch)
+
+    def commit_frame(self: KafkaFrameCommitter, frame: Any, batch: Batch) -> None:
+        if batch.recipe == "slow":
+            write(batch.number, "quick")
+        original(self, frame, batch)
+
+    write(0, "earlier")
+    monkeypatch.setattr(KafkaFrameCommitter, "commit_frame", commit_frame)
+    with pytest.raises(CommitRefused, match="was split by other rules"):
+        write(1, "slow")
+    assert sorted(row["value"] for row in target.rows()) == ["earlier"] * 3 + ["quick"] * 3
 
 
 def test_small_batches_are_sent_by_the_driver_and_its_session_stays(

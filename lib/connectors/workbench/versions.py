@@ -1,0 +1,62 @@
+"""The versions of a Delta table: which batch wrote each, and the rows that it has in one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+_RECENT: Final = 100
+"""The number of versions that are looked at first: a quick pipeline has millions."""
+
+
+def loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]) -> DataFrame:
+    """The rows of ``table``, which is named by ``table`` or by ``path``."""
+    return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
+
+
+def history(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> DataFrame:
+    """The commits of a table as Delta describes them: all of them, or the newest."""
+    from ..quality.check import quoted
+
+    name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
+    return spark.sql(f"DESCRIBE HISTORY {name}{f' LIMIT {limit}' if limit else ''}")
+
+
+def recent_versions(spark: SparkSession, table: Mapping[str, str]) -> list[Row]:
+    """The newest hundred versions, the newest first: ``version``, the ``rows`` that it brought, its ``query`` and ``batch``.
+
+    The last two are null where no batch of a sink wrote it.
+    """
+    return _versions(spark, table, _RECENT)
+
+
+def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> DataFrame:
+    """The rows that a table has in a ``version``."""
+    return loaded(spark.read.format("delta").option("versionAsOf", version.version), table)
+
+
+def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
+    """The rows that a table has now, without those that batches behind the ``newest`` have brought."""
+    versions = recent_versions(spark, table)
+    rows = rows_at(spark, table, versions[0]).count()
+    if newest is None:
+        return rows
+
+    def is_later(version: Row) -> bool:
+        return version.query != newest.query or int(version.batch) > int(newest.batch)
+
+    marked = [version for version in versions if version.batch]
+    if all(map(is_later, marked)):  # a caller that takes long, beside a quick pipeline
+        marked = [version for version in _versions(spark, table) if version.batch and version.version <= versions[0].version]
+    return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
+
+
+def _versions(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> list[Row]:
+    marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
+    versions = history(spark, table, limit).selectExpr("version", "operationMetrics.numOutputRows AS rows", *marks)
+    return versions.orderBy("version", ascending=False).collect()
