@@ -279,8 +279,10 @@ def test_a_driver_that_wakes_with_other_rules_is_refused(
     def commit_frame(self: DeltaCommitter, frame: Any, batch: Batch) -> None:
         if batch.recipe == "slow":
             write("quick")
+            spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('a' = 'b')")
         original(self, frame, batch)
 
+    monkeypatch.setattr("connectors.systems.delta.sink._RECENT", 1)
     monkeypatch.setattr(DeltaCommitter, "commit_frame", commit_frame)
     for _ in range(2):  # as it writes, and as it replays
         with pytest.raises(CommitRefused, match="was split by other rules"):

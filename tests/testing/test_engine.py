@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -291,3 +292,17 @@ def test_a_process_that_is_forked_while_a_thread_resolves_a_name_resolves_names(
         thread.join()
         for file in files:
             os.close(file)
+
+
+def test_a_process_is_forked_beside_a_watchdog_and_shows_its_stack_when_it_hangs(capfd: pytest.CaptureFixture[str]) -> None:
+    def sleep() -> None:
+        time.sleep(60)
+
+    faulthandler.dump_traceback_later(300, file=2)
+    try:
+        assert in_a_child(lambda: None, seconds=20.0) == 0
+        with pytest.raises(TimeoutError):
+            in_a_child(sleep, seconds=0.5)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    assert " in sleep" in capfd.readouterr().err

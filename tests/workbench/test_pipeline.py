@@ -166,21 +166,32 @@ def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any,
 
 
 @pytest.mark.spark
-def test_rows_that_a_batch_is_having_refused_hide_none_that_are_lost(spark: Any, tmp_path: Path) -> None:
+def test_rows_that_a_batch_is_having_refused_are_not_yet_counted(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.workbench.versions._RECENT", 1)
     state = pipeline_in(tmp_path, "delta to kafka")
-    refused = tmp_path / "p" / "refused"
+    refused, mark = tmp_path / "p" / "refused", json.dumps({"connectors": {"sink": "s", "query": "q", "batch": 0}})
     refused.mkdir(parents=True)
-    place = {"at": datetime.datetime.now(datetime.timezone.utc), "position": json.dumps({"query": "q", "batch": 1, "n": 0})}
-    spark.range(10).selectExpr("id", "current_timestamp() delivered_at").write.format("delta").save(state.path("keys"))
-    mark = json.dumps({"connectors": {"sink": "s", "query": "q", "batch": 0}})
-    counts = spark.createDataFrame([(10, 10)], "rows long, good long").write.format("delta").option("userMetadata", mark)
-    counts.save(state.path("counts"))
+    keys = spark.range(10).selectExpr("id", "current_timestamp() delivered_at")
+    keys.write.format("delta").save(state.path("keys"))
+    counts = spark.createDataFrame([(10, 10)], "rows long, good long").write.format("delta")
+    counts.option("userMetadata", mark).save(state.path("counts"))
     spark.range(0).write.format("delta").save(state.path("quarantine"))
-    for batch, dead_letters, delivered in ((1, 0, 5), (0, 5, 5)):
-        position = json.dumps({**json.loads(str(place["position"])), "batch": batch})
-        pq.write_table(pa.Table.from_pylist([{**place, "position": position}] * 5, DEAD_LETTERS), refused / "kafka-1.parquet")
-        row = state.reconciliation(spark, spark.range(5, 10)).collect()[0]
-        assert (row.read, row.delivered, row.dead_letters) == (10, delivered, dead_letters)
+    spark.sql(f"ALTER TABLE delta.`{state.path('counts')}` SET TBLPROPERTIES ('a' = 'b')")
+
+    def delivered(rows: Any) -> int:
+        row = state.reconciliation(spark, rows).collect()[0]
+        assert (row.read, row.dead_letters) == (10, 0)
+        return int(row.delivered)
+
+    letters = pa.Table.from_pylist([{"at": datetime.datetime.now(datetime.timezone.utc)}] * 5, DEAD_LETTERS)
+    pq.write_table(letters, refused / "kafka-1.parquet")
+    assert delivered(spark.range(10)) == 10
+    assert delivered(spark.range(5, 10)) == 5, "the letters of another batch hide none that is lost"
+    keys.selectExpr("id + 10 AS id", "delivered_at").write.format("delta").mode("append").save(state.path("keys"))
+    assert delivered(spark.range(15)) == 10
+    assert delivered(spark.range(5, 15)) == 5
 
 
 @pytest.mark.parametrize("name", ["orders", ".orders", "shop.", "a.shop.orders"])
@@ -226,7 +237,7 @@ def test_a_batch_that_is_being_written_is_not_yet_counted(
 
 @pytest.mark.spark
 def test_a_gate_before_the_first_batch_says_so(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"name +is p, which has recorded no batch yet in .*/p/counts. Run it first"):
+    with pytest.raises(Misconfigured, match=r"name +is p, which has recorded no batch in .*/p/counts. Run it first"):
         pipeline_in(tmp_path).reconciliation(spark)
 
 

@@ -102,8 +102,9 @@ class Checks:
 
         Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
         once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent. Where
-        ``quarantined`` is a sink of this library whose ledger keeps entries, or several, the rules are recorded with its rows:
-        a batch that is half done is split by no other ones.
+        ``quarantined`` is the sink ``delta``, or several with it, the rules are recorded with its rows: a batch that is half
+        done is split by no other ones. Change the rules of another quarantine while no batch is half done: a sink that stages
+        rows compares them when a batch comes again, Kafka their number.
         ``keys`` is called after ``good``, with the different values that the columns of the check ``unique`` have in the good
         rows, and the time, ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What
         these two keep is what was delivered. The function also takes a batch by hand: ``checks.foreach_batch(...)(df, 0)``.

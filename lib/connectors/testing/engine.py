@@ -42,6 +42,8 @@ os.register_at_fork(after_in_child=gc.freeze)
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 _FORKS: Final = 10
 _FORK_SECONDS: Final = 10.0
+_STACK_SECONDS: Final = 0.5
+"""A process that hangs has so long to write its stack."""
 
 
 class Checkpoint:
@@ -177,20 +179,22 @@ def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
 
     Raises ``TimeoutError`` for one that has not ended within ``seconds``, and ends it; its stack is on standard error.
     """
-    child = _fork(work, seconds)
+    child = _fork(work)
     until = time.monotonic() + seconds
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > until:
+            os.kill(child, signal.SIGUSR1)
+            time.sleep(_STACK_SECONDS)
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise TimeoutError(f"the forked process {child} did not end within {seconds:g} s")
         time.sleep(0.002)
 
 
-def _fork(work: Callable[[], object], seconds: float) -> int:
+def _fork(work: Callable[[], object]) -> int:
     """The id of a forked process that has begun with ``work``.
 
     A client library's thread may hold the C library's lock of name resolution at the moment of the fork, which nobody
@@ -203,8 +207,8 @@ def _fork(work: Callable[[], object], seconds: float) -> int:
             try:
                 with contextlib.suppress(OSError):
                     socket.getaddrinfo("127.0.0.1", 0, flags=socket.AI_ADDRCONFIG)
+                faulthandler.register(signal.SIGUSR1, file=2)
                 os.write(writer, b"ready")
-                faulthandler.dump_traceback_later(0.95 * seconds, file=2)
                 work()
             except BaseException:
                 traceback.print_exc()

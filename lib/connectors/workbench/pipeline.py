@@ -17,7 +17,7 @@ from ..ground.options import Duration
 from ..ground.runtime import in_workspace
 from .servers import demo
 from .settings import VOLUMES, workdir
-from .versions import count_until, history, loaded, recent_versions, rows_at
+from .versions import count_until, history, loaded, newest_versions, rows_at, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
@@ -263,20 +263,18 @@ class Pipeline:
         ``read`` is what the batches have recorded and the dead letters of the source. ``delivered`` is counted in the target,
         if that is a Delta table; else it is what the batches have handed over, without what the target has refused, and
         without the keys that are not among the ``rows`` of the target, where these can be read: as many of them as were refused
-        in that time are the refused ones. The target and the state are of this pipeline alone. A batch that is written while
-        this counts is left out.
+        in that time are the refused ones. The target and the state are of this pipeline alone. A batch that is not recorded
+        yet, as it is being written, is left out; a listing of files in ``rows`` must be newer than what is recorded.
         """
         read, good, newest = self._recorded(spark)
-        whole = _is_whole(newest)
-        letters = self._letters(spark, self.path("letters"))
-        refused = self._letters(spark, self._refused, whole)
+        letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused, until("at", newest))
         if self._ends["target"].system == _DELTA:
             delivered = count_until(spark, self.table, newest)
         else:
             delivered = good - refused
             if rows is not None:
-                recent = self._letters(spark, self._refused, f"{whole} AND {self._since('at', _COMMIT_SECONDS)}")
-                delivered -= max(self.lost(spark, rows).count() - recent, 0)
+                recent = self._letters(spark, self._refused, f"{until('at', newest)} AND {self._since('at', _COMMIT_SECONDS)}")
+                delivered -= max(self.lost(spark, rows, newest).count() - recent, 0)
         quarantined = count_until(spark, {"path": self.path("quarantine")}, newest)
         row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
@@ -289,17 +287,19 @@ class Pipeline:
         merges = history(spark, self.table).where("operation = 'MERGE'")
         return merges.select("version", *counts).orderBy(f.desc("version"))
 
-    def lost(self, spark: SparkSession, rows: DataFrame) -> DataFrame:
+    def lost(self, spark: SparkSession, rows: DataFrame, newest: Row | None = None) -> DataFrame:
         """The keys of rows that were handed over and are not among ``rows``, those of the target.
 
-        The parameter ``lookback`` says how far back: the target may keep rows for a time only. Empty: all.
+        The parameter ``lookback`` says how far back: the target may keep rows for a time only. Empty: all. Keys of batches
+        behind ``newest``, a version of the table ``counts``, are left out.
         """
         from pyspark.sql import functions as f
 
         from ..quality.check import quoted
         from ..quality.suite import DELIVERED_AT
 
-        keys = self.stored(spark, "keys").where(self._since(DELIVERED_AT)).drop(DELIVERED_AT).distinct()
+        keys = self.stored(spark, "keys").where(until(DELIVERED_AT, newest)).where(self._since(DELIVERED_AT))
+        keys = keys.drop(DELIVERED_AT).distinct()
         same = [f.expr(f"handed.{name} <=> there.{name}") for name in map(quoted, keys.columns)]
         return keys.alias("handed").join(rows.alias("there"), same, "left_anti")
 
@@ -322,12 +322,12 @@ class Pipeline:
 
         table = {"path": self.path("counts")}
         try:
-            versions = recent_versions(spark, table)
+            newest, batch = newest_versions(spark, table)
         except AnalysisException as none:
-            text = f"is {self.name}, which has recorded no batch yet in {table['path']}"
+            text = f"is {self.name}, which has recorded no batch in {table['path']}"
             raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.") from none
-        counts = rows_at(spark, table, versions[0]).selectExpr("sum(rows)", "sum(good)").collect()[0]
-        return counts[0] or 0, counts[1] or 0, next((version for version in versions if version.batch), None)
+        counts = rows_at(spark, table, newest).selectExpr("sum(rows)", "sum(good)").collect()[0]
+        return counts[0] or 0, counts[1] or 0, batch
 
     @staticmethod
     def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
@@ -432,14 +432,6 @@ def _table(name: str, parameter: str) -> dict[str, str]:
     if "/" in name:
         return {"path": workdir(name)}
     raise _wrong(parameter, f'must be a table, as catalog.schema.table, or a folder; got "{name}".')
-
-
-def _is_whole(newest: Row | None) -> str:
-    """The condition that the batch which had a row refused is recorded, as the ``newest`` is."""
-    if newest is None:
-        return "true"
-    query, batch = (f"get_json_object(position, '$.{part}')" for part in ("query", "batch"))
-    return f"NOT coalesce({query} = '{newest.query}' AND int({batch}) > {newest.batch}, false)"
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:

@@ -27,12 +27,15 @@ def history(spark: SparkSession, table: Mapping[str, str], limit: int | None = N
     return spark.sql(f"DESCRIBE HISTORY {name}{f' LIMIT {limit}' if limit else ''}")
 
 
-def recent_versions(spark: SparkSession, table: Mapping[str, str]) -> list[Row]:
-    """The newest hundred versions, the newest first: ``version``, the ``rows`` that it brought, its ``query`` and ``batch``.
+def newest_versions(spark: SparkSession, table: Mapping[str, str]) -> tuple[Row, Row | None]:
+    """The newest version of a table, and the newest that a batch of a sink wrote; ``None`` without one.
 
-    The last two are null where no batch of a sink wrote it.
+    A version has its number ``version``, its time ``at`` (microseconds since 1970), the ``rows`` that it brought, and the
+    ``query`` and ``batch`` that wrote it.
     """
-    return _versions(spark, table, _RECENT)
+    versions = _versions(spark, table, _RECENT)
+    marked = _marked(versions) or _marked(_versions(spark, table))
+    return versions[0], next(iter(marked), None)
 
 
 def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> DataFrame:
@@ -42,7 +45,7 @@ def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> Data
 
 def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
     """The rows that a table has now, without those that batches behind the ``newest`` have brought."""
-    versions = recent_versions(spark, table)
+    versions = _versions(spark, table, _RECENT)
     rows = rows_at(spark, table, versions[0]).count()
     if newest is None:
         return rows
@@ -50,13 +53,22 @@ def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | Non
     def is_later(version: Row) -> bool:
         return version.query != newest.query or int(version.batch) > int(newest.batch)
 
-    marked = [version for version in versions if version.batch]
+    marked = _marked(versions)
     if all(map(is_later, marked)):  # a caller that takes long, beside a quick pipeline
-        marked = [version for version in _versions(spark, table) if version.batch and version.version <= versions[0].version]
+        marked = [version for version in _marked(_versions(spark, table)) if version.version <= versions[0].version]
     return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
+
+
+def until(column: str, newest: Row | None) -> str:
+    """The condition that the time in ``column`` is not behind the version ``newest``; always true without one."""
+    return "true" if newest is None else f"unix_micros({column}) <= {newest.at}"
+
+
+def _marked(versions: list[Row]) -> list[Row]:
+    return [version for version in versions if version.batch]
 
 
 def _versions(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> list[Row]:
     marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
-    versions = history(spark, table, limit).selectExpr("version", "operationMetrics.numOutputRows AS rows", *marks)
-    return versions.orderBy("version", ascending=False).collect()
+    shown = "version", "unix_micros(timestamp) AS at", "operationMetrics.numOutputRows AS rows", *marks
+    return history(spark, table, limit).selectExpr(*shown).orderBy("version", ascending=False).collect()

@@ -12,10 +12,8 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from connectors.core import Batch, Transient
-from connectors.ground.errors import CommitRefused
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink, committer
-from connectors.systems.kafka.committer import KafkaFrameCommitter
 from connectors.systems.kafka.session import KafkaSession
 from connectors.systems.kafka.transactions import NoteTransaction
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -56,50 +54,6 @@ def test_bad_rows_of_a_batch_in_one_transaction_are_set_aside(spark: Any, tmp_pa
     assert len(target.rows()) == 19
     (letter,) = [letter for file in (tmp_path / "letters").glob("*.parquet") for letter in pq.read_table(file).to_pylist()]
     assert "no partition 9" in letter["error"]
-
-
-@pytest.mark.parametrize("rows", [0, 3])
-@pytest.mark.parametrize("slots", ["1", "2"])
-def test_a_batch_that_was_split_by_other_rules_is_refused(spark: Any, tmp_path: Path, rows: int, slots: str) -> None:
-    (tmp_path / "target").mkdir()
-    target = DirectContext(tmp_path / "target")
-
-    def write(number: int, recipe: str, **options: str) -> None:
-        sink = ForeachBatch(KafkaSink.of({**target.options(), "slots": slots, **options}))
-        frame = spark.range(rows if number else 2).selectExpr("string(id) AS key", f"'{recipe}' AS value")
-        sink.write(frame, Batch(target.topic, "query", number, recipe=recipe))
-
-    write(0, "earlier")
-    for recipe in ("a", "a"):
-        write(1, recipe)
-    with pytest.raises(CommitRefused, match=r"(?s)batch 1 is written again, and was split by other rules"):
-        write(1, "b")
-    write(1, "b", onReplayMismatch="skip")
-    assert sorted(row["value"] for row in target.rows()) == ["a"] * rows + ["earlier"] * 2
-
-
-@pytest.mark.parametrize("slots", ["1", "2"])
-def test_a_driver_that_wakes_with_other_rules_is_refused(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: str
-) -> None:
-    (tmp_path / "target").mkdir()
-    target, original = DirectContext(tmp_path / "target"), KafkaFrameCommitter.commit_frame
-
-    def write(number: int, recipe: str) -> None:
-        frame = spark.range(3).selectExpr("string(id) AS key", f"'{recipe}' AS value")
-        batch = Batch(target.topic, "query", number, run=recipe, recipe=recipe)
-        ForeachBatch(KafkaSink.of({**target.options(), "slots": slots})).write(frame, batch)
-
-    def commit_frame(self: KafkaFrameCommitter, frame: Any, batch: Batch) -> None:
-        if batch.recipe == "slow":
-            write(batch.number, "quick")
-        original(self, frame, batch)
-
-    write(0, "earlier")
-    monkeypatch.setattr(KafkaFrameCommitter, "commit_frame", commit_frame)
-    with pytest.raises(CommitRefused, match="was split by other rules"):
-        write(1, "slow")
-    assert sorted(row["value"] for row in target.rows()) == ["earlier"] * 3 + ["quick"] * 3
 
 
 def test_small_batches_are_sent_by_the_driver_and_its_session_stays(

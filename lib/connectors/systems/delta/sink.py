@@ -206,9 +206,9 @@ class DeltaCommitter(FrameCommitter):
                 )
             self._claims[batch.query] = batch.claim
         if batch.recipe:  # another driver of this query may have written the batch
-            for entry in self._entries(_RECENT)[0]:
-                if (entry.query, entry.batch) == (batch.query, batch.number):
-                    check_recipe(entry, batch.recipe, ReplayPolicy.of(self.sink.values))
+            entries = (self._entry_of(batch, newest) for newest in (_RECENT, None))
+            if entry := next(filter(None, entries), None):
+                check_recipe(entry, batch.recipe, ReplayPolicy.of(self.sink.values))
         self._newest[batch.query] = Entry(batch.query, batch.number, recipe=batch.recipe)
 
     def _check_claim(self, batch: Batch) -> bool:
@@ -220,6 +220,10 @@ class DeltaCommitter(FrameCommitter):
             if any((entry.query, entry.batch) == (batch.query, batch.number) for entry in history[0]):
                 return True
         return False
+
+    def _entry_of(self, batch: Batch, newest: int | None) -> Entry | None:
+        entries = (entry for entry in self._entries(newest)[0] if (entry.query, entry.batch) == (batch.query, batch.number))
+        return next(entries, None)
 
     def _entries(self, newest: int | None) -> tuple[list[Entry], list[Entry]]:
         """The entries in the table's ``newest`` versions, and those of versions that a RESTORE has undone."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ...core.batch import Batch, Committable
-from ...core.ledger import OWNER, Entry, ReplayPolicy, check_recipe
+from ...core.ledger import OWNER, Entry
 from ...core.metrics import active_meter
 from ...core.sink import FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
@@ -125,7 +125,6 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
     def _send(self, frame: DataFrame, batch: Batch) -> None:
         layout = self.slots.layout(batch)
         if isinstance(layout, Entry):
-            check_recipe(layout, batch.recipe, ReplayPolicy.of(self.sink.values))
             return
         if layout is None:
             delivery = self._send_in_one_transaction(frame, batch)
@@ -133,9 +132,9 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
         if not delivery.rows:
-            self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim, recipe=batch.recipe))
+            self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
         elif layout is not None:
-            self.slots.finish(Entry(batch.query, batch.number, delivery.rows, recipe=batch.recipe), layout)
+            self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
         letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
         active_meter().count(rows=delivery.rows - delivery.rejected, errors=delivery.rejected, dead_letters=letters)
 

@@ -92,8 +92,7 @@ class LedgerState:
         quiet = {last.query for last in streams[:-_STREAMS] if _is_quiet(last)}
         dropped = {entry.query, *quiet}
         others = {query: last for query, last in self.entries.items() if query not in dropped and not is_once(query)}
-        at, recipe = entry.at or time.time(), entry.recipe
-        small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=at, recipe=recipe)
+        small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
         claims = {OWNER: replace(claim, at=small.at)} if (claim := entry.ownership()) else {}
         return replace(self, entries={**others, entry.query: small, **claims}, version=self.version + 1, layout=layout)
 
@@ -107,10 +106,7 @@ class LedgerState:
     def text(self) -> str:
         """The state as JSON. Raises ``Fatal`` when it is too large for a broker."""
         entries = {
-            q: [
-                *(last.batch, last.rows, last.owner if q == OWNER else last.checksum, round(last.at, 3)),
-                *([last.recipe] if last.recipe else []),
-            ]
+            q: [last.batch, last.rows, last.owner if q == OWNER else last.checksum, round(last.at, 3)]
             for q, last in self.entries.items()
         }
         layout = {"l": list(astuple(self.layout))} if self.layout else {}
@@ -126,8 +122,8 @@ class LedgerState:
     def of(cls, text: str) -> LedgerState:
         state: dict[str, Any] = checked(loads(text, "the ledger of a Kafka sink"), "the ledger of a Kafka sink")
         entries = {
-            q: Entry(q, batch, rows, at=at, recipe="".join(recipe), **{"owner" if q == OWNER else "checksum": text})
-            for q, (batch, rows, text, at, *recipe) in state["q"].items()
+            q: Entry(q, batch, rows, at=at, **{"owner" if q == OWNER else "checksum": text})
+            for q, (batch, rows, text, at) in state["q"].items()
         }
         return cls(entries, state["n"], SlotLayout(*state["l"]) if "l" in state else None)
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ...core.batch import Batch
 from ...core.dead_letters import Rejects
-from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, check_recipe, compare_replay
+from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
 from ...ground.errors import CommitRefused
 from .errors import Fenced, Stuck
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
@@ -219,11 +219,9 @@ def send_batch(sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) ->
     records = TaskRecords(sink, batch, rows)
     if not records:  # an empty batch opens no transaction
         return Delivery()
-    transaction = BatchTransaction(sink, Entry(batch.query, batch.number, claim=batch.claim, recipe=batch.recipe))
+    transaction = BatchTransaction(sink, Entry(batch.query, batch.number, claim=batch.claim))
     if not transaction.begin():
-        entry = transaction.ledger.entries[batch.query]
-        check_recipe(entry, batch.recipe, ReplayPolicy.of(sink.values))
-        return Delivery(entry.rows or 1)  # a batch that is committed has rows
+        return Delivery(transaction.ledger.entries[batch.query].rows or 1)  # a batch that is committed has rows
     return transaction.write(records)
 
 
