@@ -70,5 +70,5 @@ def _marked(versions: list[Row]) -> list[Row]:
 
 def _versions(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> list[Row]:
     marks = (f"get_json_object(userMetadata, '$.connectors.{part}') AS {part}" for part in ("query", "batch"))
-    shown = "version", "unix_micros(timestamp) AS at", "operationMetrics.numOutputRows AS rows", *marks
-    return history(spark, table, limit).selectExpr(*shown).orderBy("version", ascending=False).collect()
+    columns = "version", "unix_micros(timestamp) AS at", "operationMetrics.numOutputRows AS rows", *marks
+    return history(spark, table, limit).selectExpr(*columns).orderBy("version", ascending=False).collect()
