@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +17,15 @@ from connectors.testing import same_records
 from connectors.testing.environments import Environment
 
 TEMPLATES = Path(__file__).parents[2] / "notebooks" / "templates"
-DEFINES = ("\nclass ", "\ndef ", "@dataclass")
-RUNS = ("spark", "dbutils", "display(", "run_suite", "workbench")
+RUNS = ("spark", "dbutils", "workbench")
 
 
 def cells(name: str) -> list[str]:
-    """The cells that only define something, as a user runs them."""
+    """The cells before the connector is registered that only define something, as a user runs them."""
     cells = json.loads((TEMPLATES / f"{name}.ipynb").read_text())["cells"]
     code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    return [cell for cell in code if any(word in cell for word in DEFINES) and not any(word in cell for word in RUNS)]
+    before = takewhile(lambda cell: "connectors.register(" not in cell, code)
+    return [cell for cell in before if not any(word in cell for word in RUNS)]
 
 
 @pytest.fixture
