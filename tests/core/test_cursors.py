@@ -153,6 +153,7 @@ def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_reads_what_is_reco
     system.write(4)
     source = ShardDoubleSource.of({**system.options(), "numPartitions": "1"}, streaming=True)
     log_id = Planner(source).latest({"v": 1, "phase": "initial"})["at"]["log"]
+    source.log().claim(log_id)  # type: ignore[attr-defined]
     split = CursorSplit(log_id, 1, 0, 1, {"a": 0, "b": 0})
     slower, faster = two_attempts(lambda: CursorReader(source, SCHEMA), split, lambda: system.write(4))
     assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)

@@ -7,9 +7,8 @@ import logging
 import pickle
 import sys
 import sysconfig
-import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +19,7 @@ import pyspark.cloudpickle
 from pyspark.sql.functions import broadcast
 from pyspark.sql.types import ArrayType, MapType, StructType
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration, Int, Option, Options, Values, duration
 from ..spark.session import arrow_schema
@@ -144,7 +144,7 @@ def _wait(
     output = StructType([*(df.schema[column] for column in columns), *result.fields])
     plan = Plan(
         name=name,
-        operator_id=uuid.uuid4().hex,
+        operator_id=machine.token(),
         function=resolved,
         settings=_settings(name, values, tuning),
         keep=tuple(columns),
@@ -304,7 +304,7 @@ def preload(
     seconds = _checked(df, lookup, keys, refresh, how)
     table = lookup.persist()
     if seconds is not None and df.isStreaming:
-        threading.Thread(target=_refresh, args=(table, seconds), name="async_io-preload", daemon=True).start()
+        machine.thread(partial(_refresh, table, seconds), "async_io-preload").start()
     return df.join(broadcast(table), keys, how)
 
 
@@ -331,7 +331,7 @@ def _checked(df: DataFrame, lookup: DataFrame, keys: list[str], refresh: str | f
 
 def _refresh(table: DataFrame, seconds: float) -> None:
     """Forgets the cached rows, so that the next micro-batch reads the table again and caches it anew."""
-    pause = threading.Event()
+    pause = machine.event()
     while not pause.wait(seconds):
         try:
             table.unpersist()

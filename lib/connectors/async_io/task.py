@@ -24,11 +24,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
 
 from ..core.metrics import Component, Meter, Place
+from ..ground import machine
 from ..ground.retry import Breaker
 from ..ground.state import digest
 from ..ground.threads import DaemonThreads
@@ -82,7 +84,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
         if state.loop is None or state.loop.is_closed():
             state.loop = _new_loop()
             gc.set_threshold(max(_GARBAGE, gc.get_threshold()[0]), *gc.get_threshold()[1:])
-            threading.Thread(target=_run, args=(state.loop,), name="async_io", daemon=True).start()
+            machine.thread(partial(_run, state.loop), "async_io").start()
         loop: asyncio.AbstractEventLoop = state.loop
         return loop
 
@@ -235,7 +237,7 @@ class _Task:
         )
         try:
             await run_step(function.open, self._context())
-            threading.Thread(target=self._read, name="async_io-input", daemon=True).start()
+            machine.thread(self._read, "async_io-input").start()
             await self.engine.run()
         except BaseException:
             try:

@@ -8,7 +8,6 @@ the flow, under one lock that is taken per record batch and per request, also st
 from __future__ import annotations
 
 import threading
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from ..core.batch import Batch, Committable
 from ..core.sink import Guarantee, Sink, SinkWriter
+from ..ground import machine
 from ..ground.errors import Fatal, Poison
 from ..ground.options import Options, Values
 from ..ground.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
@@ -39,7 +39,7 @@ class Sending:
         self._reported_retries = 0
         self._waiting = False
         self._closed = False
-        self._timer = threading.Thread(target=self._keep_time, name="batching timer", daemon=True)
+        self._timer = machine.thread(self._keep_time, "batching timer")
         self._timer.start()
 
     def put(self, chunk: Chunk) -> None:
@@ -92,8 +92,8 @@ class Sending:
         """Says that the target is waited for when it is away for longer than ``retry.*`` would wait, and when it is back."""
         outage, retry = self.flow.outage, self.flow.contact.retry
         if outage is not None and self.flow.outlasted:
-            now = time.time()
-            since = now - (time.monotonic() - outage.since)
+            now = machine.time()
+            since = now - (machine.monotonic() - outage.since)
             if not self._waiting:
                 log_outage(outage.error, since, retry)
             retry_observer().waits(outage.error, since, now + retry.max_backoff)
@@ -130,7 +130,7 @@ class Sending:
                 moment = self.flow.wakes_at()  # first: what becomes due from here on is either done now or waited for
                 expired = self.flow.expire()
                 if not self._pump() and not expired:
-                    self._changed.wait(None if moment is None else max(0.0, moment - time.monotonic()))
+                    self._changed.wait(None if moment is None else max(0.0, moment - machine.monotonic()))
 
 
 class BatchingSink(Sink):
@@ -162,7 +162,7 @@ class BatchingWriter(SinkWriter):
         self.rejects = self._rejects = sink.rejects(batch)
         self.limits = self.limits_of(values)
         contact = Contact(RetrySettings.of(values), reached=batch.number > 0)
-        flow = Flow(self.limits, contact, Breaker(BreakerPolicy.of(values)), time.monotonic)
+        flow = Flow(self.limits, contact, Breaker(BreakerPolicy.of(values)), machine.monotonic)
         self._sending = Sending(flow, self.send, self._rejects.add)
         self._chunks = 0
 
@@ -223,7 +223,7 @@ class BatchingWriter(SinkWriter):
         self, batch: pa.RecordBatch, entries: Sequence[Any], sizes: Sequence[int], index: Sequence[int] | None
     ) -> Chunk:
         self._chunks += 1
-        chunk = Chunk.of(self._chunks, time.monotonic(), entries, sizes, self.keys(entries), batch, index)
+        chunk = Chunk.of(self._chunks, machine.monotonic(), entries, sizes, self.keys(entries), batch, index)
         if max(sizes) <= self.limits.record_bytes:
             return chunk
         return chunk.pick([place for place, size in enumerate(sizes) if self._fits(chunk, place, size)])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections import deque
 from types import MappingProxyType
 
 import pyarrow as pa
 
 from ..core.source import ReadLimit
+from ..ground import machine
 from ..ground.errors import Fatal, Misconfigured, Problem
 from ..ground.options import masker
 from ..ground.process_end import call_at_end
@@ -41,12 +40,12 @@ class PythonSourceHost(SourceHost):
         self._connector: SourceConnector | None = None
         self._threads: list[TaskThread] = []
         self._in_epochs: deque[tuple[int, TaskThread, Transaction]] = deque()
-        self._requested = threading.Event()
+        self._requested = machine.event()
         self._raised: Exception | None = None
         self._generation = 0
         self._turn = 0
-        self._dealt = time.monotonic()
-        self._closed = threading.Event()
+        self._dealt = machine.monotonic()
+        self._closed = machine.event()
 
     def validate(self) -> list[Problem]:
         return property_problems(self.settings, sink=False)
@@ -64,16 +63,16 @@ class PythonSourceHost(SourceHost):
         self._deal()
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        end = time.monotonic() + seconds
+        end = machine.monotonic() + seconds
         taken: dict[TaskThread, list[Transaction]] = {}
         with self._signal.changed:
             while not self._take(taken, limit):
                 self._check()
-                left = end - time.monotonic()
+                left = end - machine.monotonic()
                 if left <= 0 or self._closed.is_set() or self._is_quiet():
                     return []
                 self._signal.changed.wait(left)
-            last = time.monotonic() + _LONGEST_LINGER
+            last = machine.monotonic() + _LONGEST_LINGER
             while self._lingers(last):
                 self._take(taken, limit)
                 if any(thread.next_transaction() for thread in self._threads):  # which do not fit
@@ -91,7 +90,7 @@ class PythonSourceHost(SourceHost):
             if any(moment is None for moment in since) or any(thread.next_transaction() for thread in self._threads):
                 return 0.0
             moments = [moment for moment in since if moment is not None]
-            return time.monotonic() - max([self._dealt, *moments])
+            return machine.monotonic() - max([self._dealt, *moments])
 
     def has_caught_up(self, seconds: float) -> bool:
         with self._signal.changed:
@@ -170,7 +169,7 @@ class PythonSourceHost(SourceHost):
         check_task_count(len(configs), self.settings.properties, self.settings.log)
         kind = connector.task_class()
         self._generation += 1
-        self._dealt = time.monotonic()
+        self._dealt = machine.monotonic()
         self._threads = [
             TaskThread(number, kind, {**self.settings.properties, **config}, self._store, self.settings, self._signal)
             for number, config in enumerate(configs)
@@ -181,9 +180,9 @@ class PythonSourceHost(SourceHost):
     def _stop_tasks(self) -> None:
         for thread in self._threads:
             thread.stop()
-        end = time.monotonic() + _JOIN_SECONDS
+        end = machine.monotonic() + _JOIN_SECONDS
         for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+            thread.join(max(0.0, end - machine.monotonic()))
 
     def _take(self, taken: dict[TaskThread, list[Transaction]], limit: ReadLimit) -> bool:
         """Adds whole transactions of the tasks in turn, at least one, within ``limit``. Needs the lock of the signal."""
@@ -209,7 +208,7 @@ class PythonSourceHost(SourceHost):
 
     def _lingers(self, last: float) -> bool:
         """Waits for more; false when the epoch is to be recorded as it is."""
-        is_over = self._is_quiet() or self._requested.is_set() or time.monotonic() > last
+        is_over = self._is_quiet() or self._requested.is_set() or machine.monotonic() > last
         return not is_over and self._signal.changed.wait(_LINGER)
 
     def _is_quiet(self) -> bool:

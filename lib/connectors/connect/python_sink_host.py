@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Problem, Transient
 from ..ground.options import masker
 from .common_settings import check_task_count
@@ -157,7 +157,7 @@ class PythonSinkTask(SinkHostTask):
         return self._taken()
 
     def flush(self) -> list[DeadLetter]:
-        end = time.monotonic() + self._settings.outage_timeout
+        end = machine.monotonic() + self._settings.outage_timeout
         while True:
             answer = self._pre_commit()
             behind = [
@@ -167,9 +167,9 @@ class PythonSinkTask(SinkHostTask):
             ]
             if not behind:
                 return self._taken()
-            if time.monotonic() > end:
+            if machine.monotonic() > end:
                 raise unacknowledged_error(*behind[0], self._settings)
-            time.sleep(_ACKNOWLEDGED_PAUSE)
+            machine.sleep(_ACKNOWLEDGED_PAUSE)
             self._put([])
 
     def close(self, failed: bool = False) -> list[DeadLetter]:
@@ -252,7 +252,7 @@ class PythonSinkTask(SinkHostTask):
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""
-        end, pause = time.monotonic() + self._settings.outage_timeout, self._settings.restart_backoff
+        end, pause = machine.monotonic() + self._settings.outage_timeout, self._settings.restart_backoff
         while True:
             try:
                 with masking(self._mask):
@@ -260,13 +260,13 @@ class PythonSinkTask(SinkHostTask):
             except RetriableException as outage:
                 asked, self._context.pause = self._context.pause, None
                 seconds = asked if asked is not None else pause
-                if time.monotonic() + seconds > end:
+                if machine.monotonic() + seconds > end:
                     raise Transient(f"the sink task could not write: {outage}", is_waited_for=True) from outage
                 self._wait(seconds)
                 pause = min(2 * pause, self._settings.restart_max_backoff)
 
     def _wait(self, seconds: float) -> bool:
-        time.sleep(seconds)
+        machine.sleep(seconds)
         return False
 
     def _taken(self) -> list[DeadLetter]:

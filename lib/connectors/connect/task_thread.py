@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Transient
 from ..ground.options import masker
 from .columns import Records, batch_offsets, of_source_batch, offsets_of
@@ -112,14 +112,14 @@ class TaskThread:
         self._settings = settings
         self._mask = masker(settings.secrets())
         self._signal = signal
-        self._stopping = threading.Event()
-        self._quiescing = threading.Event()
+        self._stopping = machine.event()
+        self._quiescing = machine.event()
         self._buffer: deque[Transaction] = deque()
         self._buffered_rows = self._buffered_bytes = 0
         self._boundaries = Boundaries.of(settings.properties)
         self._state, self._trace, self._restarts, self._is_final = "RUNNING", "", 0, False
         self._failures = 0
-        self._thread = threading.Thread(target=self._run, name=f"connectors.connect-task-{number}", daemon=True)
+        self._thread = machine.thread(self._run, f"connectors.connect-task-{number}")
 
     def start(self) -> None:
         self._thread.start()
@@ -146,9 +146,9 @@ class TaskThread:
 
     def await_quiet(self, seconds: float) -> None:
         """Returns when the task polls no more; one whose poll blocks for longer is stopped under it."""
-        end = time.monotonic() + seconds
+        end = machine.monotonic() + seconds
         with self._signal.changed:
-            while not self.is_quiet and (left := end - time.monotonic()) > 0:
+            while not self.is_quiet and (left := end - machine.monotonic()) > 0:
                 self._signal.changed.wait(left)
         if not self.is_quiet:
             self.stop()
@@ -161,7 +161,7 @@ class TaskThread:
     def has_rested(self, seconds: float) -> bool:
         """True if the task has given little or nothing for ``seconds``, and all before that is taken. Needs the lock, too."""
         rest = self._rest
-        return rest is not None and time.monotonic() - rest[0] >= seconds and self._taken >= rest[1]
+        return rest is not None and machine.monotonic() - rest[0] >= seconds and self._taken >= rest[1]
 
     def next_transaction(self) -> Transaction | None:
         """The oldest whole transaction. Needs the lock of the signal, as :meth:`pop_transaction` does."""
@@ -183,7 +183,7 @@ class TaskThread:
                 if self._stopping.is_set() or not self._restarts_after(error):
                     break
         self.is_quiet = True
-        self.idle_since = time.monotonic()
+        self.idle_since = machine.monotonic()
         if not self._is_final:
             self._state = "STOPPED"
         self._signal.notify()
@@ -199,13 +199,13 @@ class TaskThread:
             task.start(self._config)
             self._state = "RUNNING"
             pending = Transaction()
-            began = time.monotonic()
+            began = machine.monotonic()
             while not self._stopping.is_set():
                 if self._quiescing.is_set() and not self._must_go_on(pending):
                     self._deliver(pending)
                     break
                 if self.idle_since is None and self._away_since is None:
-                    self.idle_since = time.monotonic()
+                    self.idle_since = machine.monotonic()
                 polled = self._polled(task)
                 if polled is not None:
                     self.idle_since = None
@@ -216,9 +216,9 @@ class TaskThread:
                             pending = Transaction()
                 # Without records an interval ends early: a run that ends when there is nothing more must deliver its last one.
                 interval = self._boundaries.interval
-                if interval is not None and (polled is None or time.monotonic() - began >= interval):
+                if interval is not None and (polled is None or machine.monotonic() - began >= interval):
                     self._deliver(pending)
-                    pending, began = Transaction(), time.monotonic()
+                    pending, began = Transaction(), machine.monotonic()
         finally:
             with contextlib.suppress(Exception):
                 task.stop()
@@ -229,7 +229,7 @@ class TaskThread:
 
     def _polled(self, task: SourceTask) -> Sequence[SourceRecord] | Sequence[SourceBatch] | None:
         """Polls ``task`` once, and returns its records or batches; ``None`` for nothing."""
-        began = time.monotonic()
+        began = machine.monotonic()
         try:
             polled = task.poll()
         except RetriableException as error:
@@ -240,7 +240,7 @@ class TaskThread:
         if isinstance(polled, SourceBatch):
             return [polled] if len(polled) else None
         if not polled:
-            if time.monotonic() - began < _EMPTY_PAUSE:
+            if machine.monotonic() - began < _EMPTY_PAUSE:
                 self._stopping.wait(_EMPTY_PAUSE)
             return None
         return polled
@@ -249,19 +249,19 @@ class TaskThread:
         """Notes a poll: whether the task rests, as what it gives has only just come to be."""
         began = self._waits_since or began
         self._waits_since = None if size else began
-        if size and (time.monotonic() - began < _REST_WAIT or size > max(1, self._longest_poll // 10)):
+        if size and (machine.monotonic() - began < _REST_WAIT or size > max(1, self._longest_poll // 10)):
             self._rest = None
         elif self._rest is None:
-            self._rest = time.monotonic(), self._delivered
+            self._rest = machine.monotonic(), self._delivered
         self._longest_poll = max(self._longest_poll, size)
 
     def _await_return(self, error: Exception) -> None:
         """Pauses in an outage, which is no idleness. Raises :class:`Transient` when it has lasted for too long."""
         self.idle_since = self._rest = None
-        self._away_since = self._away_since or time.monotonic()
+        self._away_since = self._away_since or machine.monotonic()
         error = masked_error(error, self._mask)
         timeout = self._settings.outage_timeout
-        if time.monotonic() - self._away_since > timeout:
+        if machine.monotonic() - self._away_since > timeout:
             text = f"task {self.number} could not poll for outageTimeout={timeout:g}s: {error}"
             raise Transient(text, is_waited_for=True, connector=self._settings.log) from error
         _log.warning("%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, error)

@@ -9,11 +9,11 @@ batch that fails is divided until the record that fails is alone.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from ..ground import machine
 from ..ground.errors import Problem
 from ..ground.options import masker, secrets_in
 from .columns import Records
@@ -88,13 +88,13 @@ class Tolerance:
 
     def retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again while it raises :class:`RetriableException` and the time for it lasts."""
-        end = None if self._timeout < 0 else time.monotonic() + self._timeout
+        end = None if self._timeout < 0 else machine.monotonic() + self._timeout
         pause = _FIRST_PAUSE
         while True:
             try:
                 return work()
             except RetriableException:
-                left = pause if end is None else end - time.monotonic()
+                left = pause if end is None else end - machine.monotonic()
                 if left <= 0 or self._wait(min(pause, left)):
                     raise
                 self.retries += 1

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..ground import machine
 from ..ground.state import digest
 
 
@@ -15,14 +14,21 @@ class DriverClock:
     """Microseconds since 1970. They never go back in a process, whatever happens to the clock of its machine."""
 
     def __init__(self) -> None:
-        self._ahead = 0
+        self._ahead = 0.0
+        self._last = 0
 
     def __call__(self) -> int:
-        self._ahead = max(self._ahead, time.time_ns() - time.monotonic_ns())
-        return (self._ahead + time.monotonic_ns()) // 1000
+        self._ahead = max(self._ahead, machine.time() - machine.monotonic())
+        self._last = max(self._last + 1, int((self._ahead + machine.monotonic()) * 1e6))
+        return self._last
 
 
-driver_time: Final = DriverClock()
+_clock: Final = machine.PerProcess(DriverClock)
+
+
+def driver_time() -> int:
+    """Microseconds since 1970 by this process's :class:`DriverClock`."""
+    return _clock()()
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Batch:
 
     def attempt(self) -> str:
         """A new staging name, at most 63 bytes: batch, run, and a random part, since attempt numbers begin at 0 again."""
-        return f"{self.prefix()}-{self.run_id()}-{uuid.uuid4().hex}"
+        return f"{self.prefix()}-{self.run_id()}-{machine.token()}"
 
     def run_id(self) -> str:
         """The part of a staging name that all attempts of this run share: 8 letters and digits."""

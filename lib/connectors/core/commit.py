@@ -10,12 +10,12 @@ before a commit is tried again, the ledger is asked whether the first try went t
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
+from ..ground import machine
 from ..ground.errors import CommitRefused, ConnectorError, Transient
 from ..ground.retry import Backoff, Contact, RetrySettings
 from ..ground.state import dumps
@@ -59,7 +59,7 @@ class Commit:
         self._expect_contact(batch)
         if self.committer is None:
             return Verdict.WRITE
-        if self._swept is None or time.monotonic() - self._swept > SWEEP_SECONDS:
+        if self._swept is None or machine.monotonic() - self._swept > SWEEP_SECONDS:
             self.recover(batch)
         last = self.last(batch.query)
         with self._located(batch):
@@ -213,7 +213,7 @@ class Commit:
             for entry in self.contact.call(self._ledger().unpublished):
                 self._publish_pending(entry, batch.sink_id)
         self.contact.call(partial(self.committer.sweep, live), reaches=False)
-        self._swept = time.monotonic()
+        self._swept = machine.monotonic()
 
     def _publish_pending(self, entry: Entry, sink_id: str) -> None:
         """Publishes a recorded batch that may not be published yet.

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import DataLoss, Misconfigured, Problem, StateError
 from ..ground.options import Duration, Flag, Options, Values
 from ..ground.state import dumps
@@ -106,7 +106,7 @@ class CursorSource(EpochLogSource):
 
         No two runs may get the same.
         """
-        return time.time()
+        return machine.time()
 
     def position_text(self, position: Any) -> int | str | None:
         """A position as the table of the query shows it."""
@@ -196,7 +196,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         of the last one, and when it was seen; what is not known is looked up and added.
         """
         lags = {name: lag for header in self.log.headers(epoch - 1) for name, lag in header.lags.items()}
-        unknown, now = [name for name in partitions if name not in times], time.time()
+        unknown, now = [name for name in partitions if name not in times], machine.time()
         if unknown:
             with contextlib.closing(self.source.driver_cursor()) as cursor:
                 cursor.open()
@@ -346,7 +346,7 @@ class CursorReader(SplitReader[CursorSplit]):
 
     def _record(self, split: CursorSplit) -> tuple[Header, pa.Table] | None:
         """The record of ``split``, without its rows where the source is repeatable; ``None`` if there is none."""
-        return self.log.table(split.epoch, split.reader, () if self.source.repeatable else None)
+        return self.log.recorded(split.epoch, split.reader, () if self.source.repeatable else None)
 
     def _rows_of(self, split: CursorSplit, header: Header) -> Iterator[pa.RecordBatch]:
         """The rows of an epoch that was recorded, read again."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground import machine
 from ..ground.options import Values
 from .epochs import Header
 from .planning import reader_share
@@ -106,18 +106,18 @@ class CursorEpoch:
         """Reads page by page from all partitions, until a limit is reached or none has more."""
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, max(1, split.readers))
-        newest = time.monotonic()
+        newest = machine.monotonic()
         end = newest + max(values["maxEpochTime"], self._patience)
         while not awake.is_set():
             progress = self._read_pages(share)
             if self._rows >= share or self._bytes >= values["maxBytesPerTrigger"]:
                 return
-            if time.monotonic() > end:
+            if machine.monotonic() > end:
                 self._is_dry = not (self._rows or self._waiting)
                 return
             if progress:
-                newest = time.monotonic()
-            elif self._is_over(time.monotonic() - newest):
+                newest = machine.monotonic()
+            elif self._is_over(machine.monotonic() - newest):
                 self._is_dry = not self._capped
                 return
             else:
@@ -126,7 +126,7 @@ class CursorEpoch:
     def header(self) -> Header:
         return Header(
             self._rows,
-            time.time(),
+            machine.time(),
             self._is_dry,
             positions=self._positions,
             lags=self._lags,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground import machine
 from ..ground.errors import StateError
 from ..ground.options import Values
 from .epochs import ID, LEASE, Header, Messages, Receiver, record_content
@@ -62,7 +62,7 @@ class EpochReader(SplitReader[EpochSplit]):
         self._has_failed = False
 
     def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
-        record = self.log.table(split.epoch, split.reader)
+        record = self.log.recorded(split.epoch, split.reader)
         self.log.check(split.log)  # of two queries that begin at once, the other one may have put the record
         if record is None:
             record = self._received(split)
@@ -90,7 +90,7 @@ class EpochReader(SplitReader[EpochSplit]):
             epoch.leave_out_known(self.log.known_ids(split.epoch, split.log), self.log.settled())
             if (ids := self._ids_of_neighbours(split)) is None:
                 epoch.release()
-                return Header(0, time.time()), self.schema.empty_table()
+                return Header(0, machine.time()), self.schema.empty_table()
             epoch.leave_out(ids)
             header, table = epoch.record(self.schema, is_repeated=split.is_repeated or self._has_failed)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
@@ -133,10 +133,10 @@ class EpochReader(SplitReader[EpochSplit]):
         ids: set[str] = set()
         values = self.source.values
         seconds = _NEIGHBOUR_SECONDS + max(split.orphans, _first_wait(values, split)) + values["maxEpochTime"]
-        until = time.monotonic() + seconds
+        until = machine.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
-                if self.awake.wait(POLL_SECONDS) or time.monotonic() > until:
+                if self.awake.wait(POLL_SECONDS) or machine.monotonic() > until:
                     raise StateError(
                         f"reader {reader} of epoch {split.epoch} has recorded nothing for {seconds:g} s",
                         way_out="give Spark as many free slots as the source has numPartitions",
@@ -162,7 +162,7 @@ class _ReceivedEpoch:
         self._lease = receiver.lease_seconds or 0.0
         self._patience = 0.0 if split.until is None else min(split.orphans, self._lease / 2)
         """The seconds that this reader waits for its first message. Another one may hold messages meanwhile."""
-        self._began, self._first_receipt = time.monotonic(), math.inf
+        self._began, self._first_receipt = machine.monotonic(), math.inf
         """The monotonic times of this reader's start, and of the call that gave it its first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
@@ -175,7 +175,7 @@ class _ReceivedEpoch:
         end = self._began + max(self._patience, wait)
         wait = min(wait, self._lease / 3 or wait)  # a lease may be as old as the call that gave it
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
-            began = time.monotonic()
+            began = machine.monotonic()
             left = end - began
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
             if messages is not None:
@@ -229,13 +229,13 @@ class _ReceivedEpoch:
         columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
-        now = time.monotonic()
+        now = machine.monotonic()
         orphans = max(0.0, self._split.orphans - (now - self._began))
         if is_repeated and self._lease:
             orphans = max(orphans, self._lease + self._values["drainTimeout"])
         header = Header(
             table.num_rows,
-            time.time(),
+            machine.time(),
             self._is_dry,
             tuple(self._late_leases),
             self._duplicates,

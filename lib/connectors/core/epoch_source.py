@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Fatal, Misconfigured, Problem
 from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size
 from ..storage.location import Location, storage_of
@@ -122,7 +122,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def freeze(self) -> float:
         """The moment after which a message is too new for this run."""
-        return time.time()
+        return machine.time()
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         if at["epoch"]:
@@ -147,7 +147,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         is_of_run = bool(headers) and until is not None and at.get("until") == until
         has_rows = any(header.rows for header in headers)
         if self._newest not in (None, epoch):
-            self._newest_at = time.monotonic()
+            self._newest_at = machine.monotonic()
         self._newest = epoch
         if is_of_run and not has_rows and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
@@ -160,7 +160,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             return False
         if until is not None:
             return is_of_run and all(header.is_dry for header in headers)
-        return time.monotonic() - self._newest_at < self._poll_interval
+        return machine.monotonic() - self._newest_at < self._poll_interval
 
     def committed(self, at: Position) -> None:
         self.acknowledge(at["epoch"])
@@ -230,7 +230,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             if has_died:
                 self._await_orphans(orphans)
         self._newest_record = at["epoch"]
-        if until is not None and time.monotonic() < self._orphans_until:
+        if until is not None and machine.monotonic() < self._orphans_until:
             return False
         return super()._is_done(at, until, headers)
 
@@ -239,7 +239,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
         Raises :class:`Fatal` where attempts die in epoch after epoch, and no message comes.
         """
-        now = time.monotonic()
+        now = machine.monotonic()
         if self._until is not None and self._orphans_until < now:
             text = "connectors.%s: a task or a driver died. What it had received comes again when its leases end: %s %g s"
             _log.warning(text, self.source.name, "the query waits up to", seconds)
@@ -257,11 +257,11 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return None if pending is None else not pending and (until is None or self._stays_empty())
 
     def _stays_empty(self) -> bool:
-        end = time.monotonic() + self.source.values["drainTimeout"]
-        while time.monotonic() < end:
+        end = machine.monotonic() + self.source.values["drainTimeout"]
+        while machine.monotonic() < end:
             if self.receiver.pending():
                 return False
-            time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+            machine.sleep(min(POLL_SECONDS, max(0.0, end - machine.monotonic())))
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
@@ -283,7 +283,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
                 self._await_orphans(lease + self.source.values["drainTimeout"])
             is_of_run = self._until is not None and end.get("until") == self._until
             self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
-            self._orphans = max(0.0, self._orphans_until - time.monotonic())
+            self._orphans = max(0.0, self._orphans_until - machine.monotonic())
         return [replace(part, detail=self._orphans) for part in super().slices(start, end, parallelism)]
 
     def splits_of(self, part: Slice) -> Iterator[EpochSplit]:

@@ -30,8 +30,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +38,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem, StateError
 from ..ground.state import dumps, loads, versioned
 from ..storage.base import Storage
@@ -51,11 +50,10 @@ HISTORY: Final = 10
 """The number of acknowledged epochs that keep their rows, for a checkpoint that was restored."""
 
 _LOG: Final = "log.json"
-_KNOWN: Final = "known.json"
 _NO_IDS: Final = pa.chunked_array([], pa.large_string())
 _HEADER: Final = b"connectors"
 _TUPLES: Final = ("late", "leases", "finished")
-_lists: dict[str, dict[str, pa.ChunkedArray]] = {}
+_lists = machine.PerProcess(dict[str, dict[str, pa.ChunkedArray]])
 """By log, the ids of messages that this process has read, by the name of their file."""
 _log = logging.getLogger("connectors")
 
@@ -124,7 +122,7 @@ class Receiver(ABC):
 
     def now(self) -> float:
         """The time by the clock of ``published``, in seconds since 1970."""
-        return time.time()
+        return machine.time()
 
     def close(self) -> None:  # noqa: B027
         """Frees what :meth:`open` made."""
@@ -181,33 +179,25 @@ class EpochLog:
         self._highest: dict[str, str] = {}
 
     def begin(self, *, of_driver: bool = False) -> str:
-        """The id of the log of a new query, which is created where there is none. A log without an epoch, which a start that
-        died has left, gets this id by :meth:`claim`: of two queries that start at once, the last one to claim it goes on.
+        """The id of the log of a new query, which owns the folder from its :meth:`claim` on.
 
         ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
-        one, and the log gets this id now. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
+        one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
         """
         self.storage.check()
         epochs = self.epochs()
-        died_in_first = of_driver and epochs == [1] and self.storage.size(_KNOWN) is None
-        if not died_in_first and not self._is_unused():
+        if self._id() or (epochs and not (of_driver and epochs == [1])) or self.storage.names("ids") or self.floor():
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
-        log_id = uuid.uuid4().hex
-        return self._name(log_id) if of_driver or not self._id() else log_id
+        return machine.token()
 
     def claim(self, log_id: str) -> None:
-        """As :meth:`check`, before the first epoch: a log without an epoch gets this id.
+        """As :meth:`check`, when the engine has recorded the first offset of a query, before it reads anything.
 
-        The engine has recorded it in the checkpoint. Another driver of the query may have begun at the same time.
+        Of two queries, or two drivers, that begin at once the first one to claim the folder owns it.
         """
-        if self._id() not in ("", log_id) and self._is_unused():
-            self._name(log_id)
+        self.storage.put_if_absent(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
         self.check(log_id)
-
-    def mark_known(self) -> None:
-        """Notes that the engine has recorded its first offset: from now on, a query that has none is another query."""
-        self.storage.put_if_absent(_KNOWN, dumps(versioned(at=time.time())).encode())
 
     def floor(self) -> int:
         """The last epoch that is deleted, or about to be; 0 if there is none."""
@@ -254,6 +244,17 @@ class EpochLog:
         except FileNotFoundError:
             return None
 
+    def recorded(self, epoch: int, reader: int, columns: Sequence[str] | None = None) -> tuple[Header, pa.Table] | None:
+        """As :meth:`table`, of a record whose rows go on from here: it is durable, also if who put it died before that."""
+        table = self.table(epoch, reader, columns)
+        if table is not None:
+            self.make_durable(epoch)
+        return table
+
+    def make_durable(self, epoch: int) -> None:
+        """What others have recorded of ``epoch`` stays from now on, whatever happens to the machine."""
+        self.storage.sync(folders=[f"epochs/{epoch:020d}"])
+
     def plan(self, epoch: int) -> dict[str, Any] | None:
         """The plan that :meth:`put_plan` has recorded for ``epoch``, by whoever was first; ``None`` if there is none."""
         try:
@@ -271,7 +272,7 @@ class EpochLog:
 
     def put_rows(self, epoch: int, name: str, rows: pa.Table) -> None:
         """Records rows that the driver has read, under a name that is new. They count when a plan names them."""
-        self.storage.put_if_absent(_rows(epoch, name), record_content(rows, Header(rows.num_rows, time.time())))
+        self.storage.put_if_absent(_rows(epoch, name), record_content(rows, Header(rows.num_rows, machine.time())))
 
     def rows(self, epoch: int, name: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """The record batches ``first`` up to, not including, ``last`` of what :meth:`put_rows` has recorded."""
@@ -299,14 +300,14 @@ class EpochLog:
 
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
         """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""
-        known, lists = _lists.get(log_id, {}), dict[str, pa.ChunkedArray]()
+        known, lists = _lists().get(log_id, {}), dict[str, pa.ChunkedArray]()
         floor = self.floor()  # what a late copy of a task has put below it was given back
         for epoch in [epoch for epoch in self.epochs() if floor < epoch < before]:
             for name in [_record(epoch, reader) for reader in self.readers(epoch)]:
                 lists[name] = known[name] if name in known else self._ids(name)
         for name in [f"ids/{name}" for name in self.storage.names("ids")]:  # last: another driver may delete epochs meanwhile
             lists[name] = known[name] if name in known else self._ids(name)
-        _lists[log_id] = lists
+        _lists()[log_id] = lists
         return pa.chunked_array([chunk for ids in lists.values() for chunk in ids.chunks], type=pa.large_string())
 
     def unacknowledged(self, last: int) -> list[int]:
@@ -326,7 +327,7 @@ class EpochLog:
             why = "it was set back, or is back from an older copy. What comes again is left out; what it lost is not known"
             _log.warning(text, self.source, settled, before, why)
         highest = max(filter(None, (settled, before)), default=None)
-        mark = versioned(end=time.time() + window, **({} if highest is None else {"settled": highest}))
+        mark = versioned(end=machine.time() + window, **({} if highest is None else {"settled": highest}))
         self.storage.put_if_absent(_acknowledged(epoch), dumps(mark).encode())
 
     def settled(self) -> str | None:
@@ -353,7 +354,7 @@ class EpochLog:
                 self.storage.delete(f"floor/{floor:020d}")
         for epoch in old:
             self.storage.delete_folder(f"epochs/{epoch:020d}")
-        now = time.time()
+        now = machine.time()
         for name in self.storage.names("ids"):
             is_over = float(name.removesuffix(".arrow").partition("-")[2]) < now
             if is_over and not (settled and self._highest_id(name) > settled):
@@ -387,8 +388,8 @@ class EpochLog:
             end = float(self._mark(epoch)["end"])
         except FileNotFoundError:  # another driver has deleted the epoch meanwhile, and has kept its ids
             return
-        if len(ids) and (end > time.time() or (settled and pc.max(ids).as_py() > settled)):
-            content = record_content(pa.table({ID: ids}), Header(len(ids), time.time()))
+        if len(ids) and (end > machine.time() or (settled and pc.max(ids).as_py() > settled)):
+            content = record_content(pa.table({ID: ids}), Header(len(ids), machine.time()))
             self.storage.put_if_absent(f"ids/{epoch:020d}-{end:.0f}.arrow", content)
 
     def _mark(self, epoch: int) -> dict[str, Any]:
@@ -401,14 +402,6 @@ class EpochLog:
         except FileNotFoundError:
             return ""
 
-    def _name(self, log_id: str) -> str:
-        self.storage.replace(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
-        self.storage.sync([_LOG], [""])
-        return log_id
-
-    def _is_unused(self) -> bool:
-        """True while no epoch was recorded."""
-        return not (self.epochs() or self.storage.names("ids") or self.floor())
 
 
 def _record(epoch: int, reader: int) -> str:

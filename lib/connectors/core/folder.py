@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from posixpath import dirname
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -20,6 +19,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Fatal
 from ..storage.base import Storage, folders_above
 from .ledger import HISTORY, FileLedger, LedgerContent
@@ -165,7 +165,7 @@ class SinkFolder:
 
         Removes also the unfinished files of processes that died so long ago.
         """
-        now = time.time()
+        now = machine.time()
         for attempt, touched in self.attempts().items():
             if now - touched > older_than and attempt.split("-")[0] not in live:
                 self.remove(attempt)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
-import time
 import weakref
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from ..ground import machine
 from .epochs import LEASE, EpochLog, Receiver
 from .metrics import PLANNING, Component, Meter, Place
 from .planning import source_id
@@ -35,12 +34,12 @@ class EpochLeases:
         self.holds_late = holds_late
         self.is_over = self.is_told = False
         self.by_reader: dict[int, list[str]] = {}
-        self.plan_time = self._extended = time.time()
+        self.plan_time = self._extended = machine.time()
         self._pause = 0.0
 
     def longest_pause(self) -> float:
         """The most seconds that have passed without an extension since the epoch was planned."""
-        return max(self._pause, time.time() - self._extended)
+        return max(self._pause, machine.time() - self._extended)
 
     def note_extension(self, began: float) -> None:
         """All that was recorded when it was ``began`` is extended."""
@@ -61,8 +60,8 @@ class LeaseKeeper:
         """The finalizer that ends the thread when the enumerator is gone, and keeps this object until then."""
         self._late: dict[str, None] = {}
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
+        self._over = machine.event()
+        self._thread = machine.thread(self._keep, "connectors.leases")
         self._thread.start()
 
     def hold(self, leases: Iterable[str]) -> None:
@@ -100,7 +99,7 @@ class LeaseKeeper:
                     _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
 
     def _extend(self, receiver: Receiver, log: EpochLog) -> None:
-        epoch, began = self.epoch, time.time()
+        epoch, began = self.epoch, machine.time()
         count = 0
         if epoch is not None and not epoch.is_over:
             self._read_leases(log, epoch)
@@ -117,7 +116,7 @@ class LeaseKeeper:
                 meter.happened(extended=count + len(late))
 
     def _tell(self, epoch: EpochLeases) -> None:
-        if not epoch.is_told and time.time() > epoch.plan_time + self._lease:
+        if not epoch.is_told and machine.time() > epoch.plan_time + self._lease:
             epoch.is_told = True
             text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
             _log.warning(text, self._source.name, epoch.epoch, self._lease, "which is extended until the batch ends")

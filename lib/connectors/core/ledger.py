@@ -16,8 +16,6 @@ from __future__ import annotations
 import contextlib
 import posixpath
 import re
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,6 +23,7 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from ..ground import machine
 from ..ground.errors import CommitRefused, StateError
 from ..ground.options import Values
 from ..ground.state import checked, digest, dumps, loads, versioned
@@ -53,7 +52,7 @@ def txn_app_id(query: str) -> str | None:
 
 def once_query() -> str:
     """The query name of a batch write that is repeated when it is run again."""
-    return f"{_ONCE}{uuid.uuid4().hex}"
+    return f"{_ONCE}{machine.token()}"
 
 
 def is_once(query: str) -> bool:
@@ -90,7 +89,7 @@ class Entry:
     def state(self) -> dict[str, Any]:
         """The entry as versioned JSON."""
         fields = {key: value for key, value in vars(self).items() if key != "claim" and (value or key != "recipe")}
-        return versioned(**{**fields, "committables": list(self.committables), "at": self.at or time.time()})
+        return versioned(**{**fields, "committables": list(self.committables), "at": self.at or machine.time()})
 
     def ownership(self) -> Entry | None:
         """The entry of the claim that this one makes."""

@@ -20,7 +20,6 @@ import re
 import stat
 import tempfile
 import threading
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.cache_folder import cache
 from ..ground.errors import Misconfigured, Transient
 from ..ground.retry import RetryObserver, observed_retries
@@ -149,7 +149,7 @@ class Meter(RetryObserver):
         self.rows: Counts = {}
         self.events: Counts = {}
         self.state: Counts = {}
-        self.last_sign = time.monotonic()
+        self.last_sign = machine.monotonic()
         """The monotonic time when the task last handed on rows, or until when it waits for a system that is away."""
         self._outage: dict[str, Any] | None = None
         self._lock = threading.Lock()
@@ -172,17 +172,17 @@ class Meter(RetryObserver):
     def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """``batches``, whose bytes are counted as they pass; each of them is a sign of life."""
         for batch in batches:
-            self.last_sign = time.monotonic()
+            self.last_sign = machine.monotonic()
             self.count(bytes=batch.nbytes)
             yield batch
-            self.last_sign = time.monotonic()
+            self.last_sign = machine.monotonic()
 
     def retried(self) -> None:
         self.happened(self.at, retries=1)
 
     def waits(self, outage: Transient, since: float, next_try: float) -> None:
         self._outage = {"error": str(outage.message)[:500], "since": since, "next_try": next_try, "partition": self.at}
-        self.last_sign = time.monotonic() + max(0.0, next_try - time.time())
+        self.last_sign = machine.monotonic() + max(0.0, next_try - machine.time())
         self._write({}, {}, {})
 
     def resumed(self) -> None:
@@ -309,7 +309,7 @@ def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
     A process that was killed during its wait has left a time of its next try that is long over.
     """
     outage: dict[str, Any] | None = file.get("outage")
-    return outage if outage and outage["next_try"] > time.time() - _LATE_TRY_SECONDS else None
+    return outage if outage and outage["next_try"] > machine.time() - _LATE_TRY_SECONDS else None
 
 
 def _records(storage: Storage, own: str) -> list[dict[str, Any]]:
@@ -387,7 +387,7 @@ def _is_old(storage: Storage, query: Item) -> bool:
 
 def _oldest() -> float:
     """The time, in nanoseconds since 1970, before which a change is old."""
-    return (time.time() - RETENTION_SECONDS) * 1e9
+    return (machine.time() - RETENTION_SECONDS) * 1e9
 
 
 def _remove(storage: Storage, query: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from ..ground import machine
 
 PARTITIONS: Final = 1000
 """So many partitions are listed; the rest, those with the smallest lag, are added up."""
@@ -46,7 +47,7 @@ def behind(lag_records: Any, position: Any, latest: Any) -> int:
 class Waiting:
     """Remembers when each end of a partition was first seen, so that the oldest unread record has an age."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, now: Callable[[], float] = machine.time) -> None:
         self._now = now
         self._ends: dict[str, list[tuple[float, int]]] = {}
 

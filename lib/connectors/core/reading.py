@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import ConnectorError, Transient
 from ..ground.retry import Backoff, RetrySettings, observed_retries
 from .metrics import Meter
@@ -131,7 +132,7 @@ class _Failed:
 
 def _read_side_by_side(running: Sequence[_Fetcher], splits: Iterator[Split]) -> Iterator[pa.RecordBatch]:
     batches: queue.Queue[pa.RecordBatch | _Failed | None] = queue.Queue(maxsize=2 * len(running))
-    take, stop = threading.Lock(), threading.Event()
+    take, stop = threading.Lock(), machine.event()
 
     def next_split() -> Split | None:
         with take:
@@ -155,7 +156,7 @@ def _read_side_by_side(running: Sequence[_Fetcher], splits: Iterator[Split]) -> 
         except BaseException as error:
             hand_over(_Failed(error))
 
-    threads = [threading.Thread(target=work, args=(fetcher,), daemon=True) for fetcher in running]
+    threads = [machine.thread(partial(work, fetcher), "connectors") for fetcher in running]
     try:
         for thread in threads:
             thread.start()

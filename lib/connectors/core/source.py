@@ -16,7 +16,6 @@ in positions; enumerators and readers may be thrown away and made again at any t
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Int, Options, Size, Values
 from ..ground.retry import RETRY_OPTIONS
@@ -175,7 +175,7 @@ class SplitReader(ABC, Generic[SplitT]):
     fetchers: ClassVar[int] = 1
 
     def __init__(self) -> None:
-        self.awake = threading.Event()
+        self.awake = machine.event()
 
     def open(self) -> None:
         """Makes clients and connections. Called once, in the task, before the first split."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..ground import machine
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem, Transient
 from .base import BadRecord, Decoded, FormatSettings, scattered
@@ -53,12 +53,12 @@ class Registry:
         """The schema of an id. Raises :class:`UnknownSchema` when there is none."""
         if number in self._schemas:
             return self._schemas[number]
-        if time.monotonic() - self._unknown.get(number, -_UNKNOWN_FOR) < _UNKNOWN_FOR:
+        if machine.monotonic() - self._unknown.get(number, -_UNKNOWN_FOR) < _UNKNOWN_FOR:
             raise UnknownSchema(f"the schema registry knows no schema {number}")
         try:
             schema = self._request(lambda: self._client.get_schema(number))
         except UnknownSchema:
-            self._unknown[number] = time.monotonic()
+            self._unknown[number] = machine.monotonic()
             raise UnknownSchema(f"the schema registry knows no schema {number}") from None
         return self._schemas.setdefault(number, self._registered_schema(schema))
 

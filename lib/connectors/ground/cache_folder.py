@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 from typing import Final
 
+from . import machine
 from .errors import Misconfigured, Problem
 from .state import digest
 
@@ -30,7 +30,7 @@ def is_told(text: str) -> bool:
     """True for what was told a moment ago: Spark asks in each of the processes that it starts for a query."""
     with contextlib.suppress(OSError, Misconfigured):
         mark = cache("notes") / digest(text)
-        is_told = mark.exists() and time.time() - mark.stat().st_mtime < _MOMENT
+        is_told = mark.exists() and machine.time() - mark.stat().st_mtime < _MOMENT
         mark.touch()
         return is_told
     return False

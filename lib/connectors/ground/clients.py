@@ -7,10 +7,10 @@ import contextlib
 import importlib
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from . import machine
 from .errors import Misconfigured, Problem
 from .process_end import call_at_end, end_at_signals
 
@@ -68,7 +68,7 @@ class ClientPool(Generic[Client]):
 
     def give_back(self, key: str, client: Client) -> None:
         """Keeps the client for its next user, and closes clients that have been idle for too long."""
-        now = time.monotonic()
+        now = machine.monotonic()
         with self._lock:
             self._entries.append(_Idle(os.getpid(), key, now, client))
             idle = self._idle()

@@ -12,14 +12,13 @@ import contextlib
 import datetime
 import email.utils
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
+from . import machine
 from .errors import Transient
 from .options import Duration, Int, Options, Values
 
@@ -37,7 +36,7 @@ def seconds_of(retry_after: str | None) -> float | None:
     if retry_after.strip().isdecimal():
         return float(retry_after)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - machine.time())
     except (ValueError, OverflowError):
         return None
 
@@ -137,7 +136,7 @@ class RetrySettings:
             return min(outage.retry_after, max(self.max_backoff, self.longest_wait))
         steps = min(failures - 1, 64)  # enough for any maximum, and no overflow after a long outage
         full = min(self.max_backoff, self.initial_backoff * self.multiplier**steps)
-        return full * random.uniform(0.5, 1.0)
+        return full * machine.uniform(0.5, 1.0)
 
     def patience(self, pause: float) -> float:
         """The seconds since the first failure that may pass where no tries are left, or the system wants such a long pause."""
@@ -194,18 +193,18 @@ class Backoff:
             raise outage
         self.failures += 1
         if self.failures == 1:
-            self._began = time.monotonic()
+            self._began = machine.monotonic()
         seconds = self.retry.pause(self.failures, outage)
         has_tries = self.failures <= self.retry.max_retries and seconds <= self.retry.max_backoff
         if has_tries or not isinstance(outage, Transient):
             return seconds
         retry = replace(self.retry, outage_timeout=self.retry.patience(seconds))
-        away = time.monotonic() - self._began
+        away = machine.monotonic() - self._began
         if away >= retry.outage_timeout:
             raise outage_error(outage, self.failures, away, retry)
         seconds = min(seconds, retry.outage_timeout - away)
-        since = time.time() - away
-        self.observer.waits(outage, since, time.time() + seconds)
+        since = machine.time() - away
+        self.observer.waits(outage, since, machine.time() + seconds)
         if not self._is_waiting:
             log_outage(outage, since, retry)
         self._is_waiting = True
@@ -213,11 +212,11 @@ class Backoff:
 
     def sleep(self, seconds: float) -> None:
         """Passes a pause. Raises :class:`Transient` when nobody waits any more."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        until = machine.monotonic() + seconds
+        while (left := until - machine.monotonic()) > 0:
             if self._is_stopped():
                 raise Transient("the query was stopped while it waited for a system that is away")
-            time.sleep(min(left, _STOP_SECONDS))
+            machine.sleep(min(left, _STOP_SECONDS))
 
     def wait(self, outage: Transient, awake: threading.Event) -> None:
         """Waits, or raises ``outage`` when no try is left or ``awake`` says that nobody waits any more."""
@@ -234,7 +233,7 @@ def log_outage(outage: Transient, since: float, retry: RetrySettings) -> None:
 def outage_error(outage: Transient, failures: int, away: float, retry: RetrySettings) -> Transient:
     """``outage`` at the end of all tries: its message says how long they took where ``outageTimeout`` was waited for."""
     if retry.outage_timeout > 0 and failures > 1:
-        since = _clock(time.time() - away)
+        since = _clock(machine.time() - away)
         longer = f", longer than outageTimeout, {retry.outage_timeout:g} s" if away >= retry.outage_timeout else ""
         outage.message += f" ({failures} tries since {since}{longer})"
         outage.is_waited_for = True
@@ -306,7 +305,7 @@ class BreakerPolicy:
 class Breaker:
     """A circuit breaker's state: closed, open, or half-open with one call on trial. For one thread or event loop."""
 
-    def __init__(self, policy: RetryPolicy, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, policy: RetryPolicy, now: Callable[[], float] = machine.monotonic) -> None:
         self._policy, self._now = policy, now
         self._failures = 0
         self._opened: float | None = None

@@ -10,6 +10,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, Final
 
+from . import machine
+
 _log = logging.getLogger("connectors")
 _MOST: Final = 1000
 
@@ -46,7 +48,7 @@ class DaemonThreads(Executor):
     def _start(self) -> None:
         if self._threads < self._most:
             self._threads += 1
-            threading.Thread(target=self._serve, name=self._name, daemon=True).start()
+            machine.thread(self._serve, self._name).start()
         elif not self._warned:
             self._warned = True
             text = "%s: %d threads are busy with calls that do not return; further calls wait. Give them a timeout of their own"

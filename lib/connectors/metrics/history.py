@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.progress import behind
+from ..ground import machine
 from .alerts import Observation
 from .frame import Row, offset_rows, rows_of
 
@@ -73,7 +73,7 @@ class QueryHistory:
         self.query, self.run = query, run
         self.name = name or query[:8]
         self.ends_by_itself = ends_by_itself
-        self.started = time.time()
+        self.started = machine.time()
         self.ended: float | None = None
         self.state = RUNNING
         self.error = ""
@@ -98,12 +98,12 @@ class QueryHistory:
 
     def end(self, state: str, error: str = "") -> None:
         """The run is over: ``ended`` or ``failed``."""
-        self.state, self.error, self.ended = state, error, time.time()
+        self.state, self.error, self.ended = state, error, machine.time()
 
     def standing(self) -> Standing:
         """The standing of the query now. Reads its files, so it also counts tasks of the batch that runs."""
         table = rows_of(self.query, self.progress)
-        now = self.ended or time.time()
+        now = self.ended or machine.time()
         waiting = min((row for row in table if row["waiting_since"]), key=lambda row: float(row["waiting_since"]), default=None)
         read = _rows_read(table)
         lag = self.batches[-1].lag if self.batches else None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import threading
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.metrics import write_note
+from ..ground import machine
 from ..ground.messages import message_in
 from .history import ENDED, FAILED, QueryHistory
 from .queries import process_start
@@ -62,7 +62,7 @@ class QueryLog(Listening):
         if kind == "progress":
             run = self._runs.get(str(event["runId"])) or self._begin(str(event["id"]), str(event["runId"]), event.get("name"))
             run.add(event)
-            if time.monotonic() - self._noted.get(run.run, 0.0) >= _NOTE_SECONDS:
+            if machine.monotonic() - self._noted.get(run.run, 0.0) >= _NOTE_SECONDS:
                 self._note(run)
         elif kind == "over" and (ended := self._runs.get(str(event.runId))):
             ended.end(FAILED if event.exception else ENDED, message_in(str(event.exception or "")))
@@ -82,7 +82,7 @@ class QueryLog(Listening):
         return history
 
     def _note(self, run: QueryHistory) -> None:
-        self._noted[run.run] = time.monotonic()
+        self._noted[run.run] = machine.monotonic()
         write_note(run.query, note(run))
 
 

@@ -6,7 +6,6 @@ import os
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ..core.metrics import counted_queries, folder, note_of
+from ..ground import machine
 from ..storage.location import storage_of
 from .frame import Row, abouts_of, rows_of
 from .history import RUNNING, lag_of, unit_of
@@ -120,7 +120,7 @@ def process_start(process: int) -> str | None:
 
 def ago(moment: float, now: float | None = None) -> str:
     """The time since a moment, in words: ``5 minutes ago``, ``1 day ago``."""
-    seconds = max(1.0, (now if now is not None else time.time()) - moment)
+    seconds = max(1.0, (now if now is not None else machine.time()) - moment)
     size, unit = next((size, unit) for size, unit in _AGES if seconds >= size)
     number = int(seconds // size)
     return f"{number} {unit}{'s' * (number != 1)} ago"

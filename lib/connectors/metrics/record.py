@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.progress import behind
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration
 from .alerts import Observation
@@ -62,7 +63,7 @@ class MetricsRecorder(Listening):
         self.table, self.file_format, self.every = table, file_format, every
         self._pending: list[tuple[Any, ...]] = []
         self._lock = threading.Lock()
-        self._writer = threading.Thread(target=self._write_now_and_then, name="Recorder-writer", daemon=True)
+        self._writer = machine.thread(self._write_now_and_then, "Recorder-writer")
         super().__init__(spark)
         self._writer.start()
 

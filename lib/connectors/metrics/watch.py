@@ -9,11 +9,11 @@ import html
 import logging
 import queue
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, warn
 from .frame import as_dict, rows_of
@@ -36,9 +36,9 @@ class Listening:
         self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._open: set[str] = set()
         self._last: dict[str, Mapping[str, Any]] = {}
-        self._stopped = threading.Event()
+        self._stopped = machine.event()
         self._listener = _listener(self)
-        self._thread = threading.Thread(target=self._work, name=type(self).__name__, daemon=True)
+        self._thread = machine.thread(self._work, type(self).__name__)
         spark.streams.addListener(self._listener)
         self._thread.start()
 
@@ -71,12 +71,12 @@ class Listening:
 
     def await_events(self) -> None:
         """Waits, but not for ever, until Spark's events of queries that have ended have come and are handled."""
-        until = time.monotonic() + _LATE_SECONDS
-        while time.monotonic() < until:
+        until = machine.monotonic() + _LATE_SECONDS
+        while machine.monotonic() < until:
             running = {str(query.runId) for query in self._spark.streams.active}
             if not self._open - running and not self._events.unfinished_tasks:
                 return
-            time.sleep(0.02)
+            machine.sleep(0.02)
 
     def _work(self) -> None:
         kind = ""

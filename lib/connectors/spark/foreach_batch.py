@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -24,6 +22,7 @@ from ..core.ledger import Verdict
 from ..core.metrics import Meter
 from ..core.sink import FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
+from ..ground import machine
 from ..ground.errors import ConnectorError, Fatal, Transient
 from ..ground.retry import RetrySettings, waits_until
 from ..ground.runtime import PLACED_ROWS
@@ -66,7 +65,7 @@ class ForeachBatch(Carried):
         self._commit: Commit | None = None
         """Of the run ``_run``: what it knows of the target may be untrue in the next one."""
         self._checked: pa.Schema | None = None
-        self._run = uuid.uuid4().hex
+        self._run = machine.token()
         if isinstance(sink, FrameSink):
             if sink.places_rows():
                 require(PLACED_ROWS, connector=f"connectors.{sink.name}")
@@ -106,7 +105,7 @@ class ForeachBatch(Carried):
             self._write(self._commit, frame, schema, batch, meter)
 
     def _write(self, commit: Commit, frame: DataFrame, schema: pa.Schema | None, batch: Batch, meter: Meter) -> None:
-        verdict, began = commit.begin(batch), time.monotonic()
+        verdict, began = commit.begin(batch), machine.monotonic()
         if isinstance(self.sink, FrameSink):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
@@ -139,7 +138,7 @@ class ForeachBatch(Carried):
             with contextlib.suppress(Exception):  # the first error goes on
                 commit.drop_attempts(batch, failed=True)
             raise
-        began = time.monotonic()
+        began = machine.monotonic()
         try:
             if measures.rows == 0:  # Spark's writers make an empty file of an empty frame
                 if rows := sum(committable.rows + committable.rejected for committable in staged):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
@@ -34,6 +33,7 @@ from ..core.planning import Offset, Planner
 from ..core.reading import read_slice
 from ..core.sink import Sink
 from ..core.source import Slice, Source
+from ..ground import machine
 from ..ground.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..ground.runtime import STREAM_SINK, STREAM_SOURCE
 from .filters import PushedFilters
@@ -197,7 +197,7 @@ class BatchWriter(DataSourceArrowWriter):
         self.columns = schema
         app, version = sink.values["txnAppId"], sink.values["txnVersion"]
         query, number = (app_query(app), version) if app is not None else (once_query(), 0)
-        self.batch = Batch(sink.sink_id(), query, number, replace=overwrite, run=uuid.uuid4().hex)
+        self.batch = Batch(sink.sink_id(), query, number, replace=overwrite, run=machine.token())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         _, _, subtask = task_ids()

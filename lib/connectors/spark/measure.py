@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
 from ..core.sink import Sink
 from ..core.source import Source
+from ..ground import machine
 from ..ground.state import digest
 from .session import observation_is_known, task_ids, task_run
 
@@ -35,9 +35,9 @@ class Measures:
 
     def rows_if_known(self) -> int | None:
         """The rows, without waiting for them for long: a writer that rebuilds the plan may lose what was to be counted."""
-        until = time.monotonic() + _OBSERVATION_SECONDS  # Spark publishes it a moment after the batch is computed
-        while not (is_known := observation_is_known(self._observation)) and time.monotonic() < until:
-            time.sleep(0.001)
+        until = machine.monotonic() + _OBSERVATION_SECONDS  # Spark publishes it a moment after the batch is computed
+        while not (is_known := observation_is_known(self._observation)) and machine.monotonic() < until:
+            machine.sleep(0.001)
         return self.rows if is_known else None
 
     @property
@@ -112,7 +112,7 @@ def sink_meter(sink: Sink, batch: Batch, index: int | None = None) -> Meter:
 
 def count_commit(meter: Meter, began: float, staged: Sequence[Committable], measures: Measures | None = None) -> None:
     """Counts the commit of a batch that ``began`` on the monotonic clock: rows ``staged`` by tasks, or Spark's ``measures``."""
-    meter.now(commit_ms=round((time.monotonic() - began) * 1000), last_commit=round(time.time(), 3))
+    meter.now(commit_ms=round((machine.monotonic() - began) * 1000), last_commit=round(machine.time(), 3))
     rejected = sum(committable.rejected for committable in staged)
     letters = sum(committable.rejected for committable in staged if committable.letters or committable.is_set_aside)
     meter.count(errors=rejected, dead_letters=letters)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..core.metrics import Meter
 from ..core.sink import QueryRun
+from ..ground import machine
 from ..ground.errors import Transient
 from .session import ended, ended_tasks, execution_of, offsets_of, tagged_jobs
 
@@ -64,20 +63,20 @@ def watched_tasks(spark: SparkSession, timeout: float | None) -> Iterator[None]:
     if timeout is None:
         yield
         return
-    over, expired, tasks = threading.Event(), threading.Event(), ended_tasks(spark)
+    over, expired, tasks = machine.event(), machine.event(), ended_tasks(spark)
 
     def watch(cancel: Callable[[], object]) -> None:
-        last, since = tasks(), time.monotonic()
+        last, since = tasks(), machine.monotonic()
         while not over.wait(timeout / _CHECKS):
             if (ended := tasks()) != last:
-                last, since = ended, time.monotonic()
-            elif time.monotonic() - since >= timeout:
+                last, since = ended, machine.monotonic()
+            elif machine.monotonic() - since >= timeout:
                 expired.set()
                 cancel()
                 return
 
-    with tagged_jobs(spark, f"connectors-{uuid.uuid4().hex}") as cancel:
-        watcher = threading.Thread(target=watch, args=(cancel,), name="connectors.taskTimeout", daemon=True)
+    with tagged_jobs(spark, f"connectors-{machine.token()}") as cancel:
+        watcher = machine.thread(partial(watch, cancel), "connectors.taskTimeout")
         watcher.start()
         try:
             yield
@@ -102,18 +101,18 @@ def ends_when_silent(timeout: float | None, meter: Meter) -> Iterator[None]:
     if timeout is None:
         yield
         return
-    over, seconds = threading.Event(), timeout
-    meter.last_sign = time.monotonic()
+    over, seconds = machine.event(), timeout
+    meter.last_sign = machine.monotonic()
 
     def watch() -> None:
         while not over.wait(seconds / _CHECKS):
-            if time.monotonic() - meter.last_sign >= seconds:
+            if machine.monotonic() - meter.last_sign >= seconds:
                 faulthandler.dump_traceback(2)
                 silence = Transient(f"a task that gave no sign for {seconds:g} s (taskTimeout) was ended; it is tried again")
-                meter.waits(silence, time.time() - seconds, time.time() + seconds)
+                meter.waits(silence, machine.time() - seconds, machine.time() + seconds)
                 os._exit(1)
 
-    threading.Thread(target=watch, name="connectors.taskTimeout", daemon=True).start()
+    machine.thread(watch, "connectors.taskTimeout").start()
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -13,6 +12,7 @@ from pyspark.sql.types import StructType
 from ..core.batch import Batch, driver_time
 from ..core.commit import Commit
 from ..core.sink import Sink
+from ..ground import machine
 from .measure import count_commit, sink_meter
 from .session import arrow_schema, task_ids, task_run
 from .workers import Staged, abort_batch, committables, plainly, stage_in_task
@@ -41,7 +41,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with plainly():
             if batch := self._batch(messages, batchId):
-                staged, began = committables(messages), time.monotonic()
+                staged, began = committables(messages), machine.monotonic()
                 with sink_meter(self.sink, batch).counting() as meter:
                     Commit(self.sink).finish(batch, staged)
                     count_commit(meter, began, staged)

@@ -6,14 +6,13 @@ import io
 import posixpath
 import re
 import tempfile
-import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Fatal, Transient
 
 Content = bytes | BinaryIO
@@ -41,7 +40,7 @@ def is_hidden(name: str) -> bool:
 
 def temporary_name() -> str:
     """A name for a file that is not finished."""
-    return f".{uuid.uuid4().hex}"
+    return f".{machine.token()}"
 
 
 _TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}")
@@ -53,7 +52,7 @@ def remove_temporaries(storage: Storage, under: str, older_than: float) -> None:
         name = f"{under}/{item.name}"
         if item.is_folder:
             remove_temporaries(storage, name, older_than)
-        elif _TEMPORARY.fullmatch(item.name) and time.time() - item.changed / 1e9 > older_than:
+        elif _TEMPORARY.fullmatch(item.name) and machine.time() - item.changed / 1e9 > older_than:
             storage.delete(name)
 
 

@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -27,6 +26,7 @@ from urllib.parse import quote, urlencode, urlparse
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, ranged, remove_temporaries, spooled, temporary_name
@@ -127,7 +127,7 @@ class SparkHadoop:
         return bool(self._call(path, lambda files, at: files.rename(at, self.client.path(to))))
 
     def touch(self, path: str) -> None:
-        self._call(path, lambda files, at: files.setTimes(at, int(time.time() * 1000), -1))
+        self._call(path, lambda files, at: files.setTimes(at, int(machine.time() * 1000), -1))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         self._call(path, lambda files, at: files.delete(at, recursive))
@@ -204,7 +204,7 @@ class WebHdfs:
         return bool(self._request("PUT", path, "RENAME", destination=to)["boolean"])
 
     def touch(self, path: str) -> None:
-        self._request("PUT", path, "SETTIMES", modificationtime=int(time.time() * 1000), accesstime=-1)
+        self._request("PUT", path, "SETTIMES", modificationtime=int(machine.time() * 1000), accesstime=-1)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         self._request("DELETE", path, "DELETE", recursive=str(recursive).lower())

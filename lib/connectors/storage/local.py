@@ -8,13 +8,13 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from . import volumes
 from .base import Content, Item, Storage, remove_temporaries, temporary_name
@@ -27,7 +27,17 @@ _SYNCS: Final = 8
 
 
 class Disk:
-    """The changes that a file system can make: each of them is one step, and durable only after a ``sync``."""
+    """What a file system does: each change is one step, and durable only after a ``sync``."""
+
+    def scan(self, path: Path) -> contextlib.AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """The entries of a folder, in any order."""
+        return os.scandir(path)
+
+    def read(self, path: Path) -> bytes:
+        return path.read_bytes()
+
+    def open(self, path: Path) -> pa.NativeFile:
+        return pa.OSFile(str(path))
 
     def create(self, path: Path) -> BinaryIO:
         return path.open("xb")
@@ -76,9 +86,9 @@ class Disk:
 
 
 disk: Disk = Disk()
-_checked: set[str] = set()
+_checked = machine.PerProcess(set[str])
 """Folders that can create a file only where there is none."""
-durable_folders: set[Path] = set()
+durable_folders = machine.PerProcess(set[Path])
 """Folders whose names this process has synced."""
 _MOST_DURABLE: Final = 10_000
 
@@ -114,10 +124,10 @@ class LocalStorage(Storage):
         disk.rename(self._temporary(target, content), target)
 
     def read(self, name: str) -> bytes:
-        return (self.path / name).read_bytes()
+        return disk.read(self.path / name)
 
     def open(self, name: str) -> pa.NativeFile:
-        return pa.OSFile(str(self.path / name))
+        return disk.open(self.path / name)
 
     def create(self, name: str) -> BinaryIO:
         path = self.path / name
@@ -125,12 +135,12 @@ class LocalStorage(Storage):
         return disk.create(path)
 
     def items(self, folder: str = "") -> list[Item]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), disk.scan(self.path / folder) as entries:
             return [item for item in map(_item, entries) if item is not None]
         return []
 
     def names(self, folder: str = "") -> list[str]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), disk.scan(self.path / folder) as entries:
             return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
         return []
 
@@ -178,8 +188,7 @@ class LocalStorage(Storage):
             for path in paths:
                 act(path)
             return
-        with ThreadPoolExecutor(_SYNCS) as threads:
-            list(threads.map(act, paths))
+        machine.each(act, paths, _SYNCS)
 
     def prune(self, folder: str, top: str) -> None:
         path, end = self.path / folder, self.path / top
@@ -195,7 +204,7 @@ class LocalStorage(Storage):
 
     def check(self) -> None:
         """Tries it in the folder, once in a process. Some mounts of object stores replace what exists all the same."""
-        if self.root in _checked:
+        if self.root in _checked():
             return
         probe = self.path / temporary_name() / "probe"
         try:
@@ -208,7 +217,7 @@ class LocalStorage(Storage):
             disk.remove_tree(probe.parent)
         if created != [True, False] or content != b"first":
             raise self._no_claim("its file system replaces a file where it should leave it")
-        _checked.add(self.root)
+        _checked().add(self.root)
 
     def spark_url(self, name: str) -> str:
         return f"file:{(self.path / name).absolute()}"
@@ -272,10 +281,11 @@ class LocalStorage(Storage):
 
         A process that died may have made one of them and not synced it: the first use in a process syncs it, below the root.
         """
-        if folder in durable_folders and folder.is_dir():
+        durable = durable_folders()
+        if folder in durable and folder.is_dir():
             return
         path, chain = folder, []
-        while not path.is_dir() or (path not in durable_folders and self.path in path.parents):
+        while not path.is_dir() or (path not in durable and self.path in path.parents):
             if path.exists() and not path.is_dir():  # it may have been made in this very moment
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             chain.append(path)
@@ -283,9 +293,9 @@ class LocalStorage(Storage):
         for path in reversed(chain):
             disk.make_folder(path)
             disk.sync(path.parent)
-        if len(durable_folders) > _MOST_DURABLE:
-            durable_folders.clear()
-        durable_folders.update(chain)
+        if len(durable) > _MOST_DURABLE:
+            durable.clear()
+        durable.update(chain)
 
 
 def _item(entry: os.DirEntry[str]) -> Item | None:

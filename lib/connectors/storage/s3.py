@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from posixpath import commonprefix
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
+from ..ground import machine
 from ..ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
 from .s3_bucket import AT_ONCE, Bucket, NoSuchUpload, PreconditionFailed, bucket_and_key, endpoint, region
@@ -159,7 +159,7 @@ class S3Storage(Storage):
         records = (self._recorded(f"{journal}/{name}") or {} for name in self.names(journal))
         known = {upload["upload"] for uploads in records for upload in uploads.values()}
         for upload in self.bucket.uploads(self._prefix):
-            old = time.time() - upload["Initiated"].timestamp() > older_than
+            old = machine.time() - upload["Initiated"].timestamp() > older_than
             if old and upload["UploadId"] not in known and is_own(upload["Key"].removeprefix(self._prefix)):
                 self._abort(upload["Key"], upload["UploadId"])
 

@@ -8,7 +8,6 @@ one file. Batches are released in the order of their numbers, so a reader never 
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
@@ -19,6 +18,7 @@ from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger, LedgerContent
 from ..core.sink import RETENTION
 from ..formats.text import json_lines
+from ..ground import machine
 from ..ground.options import Values
 from ..storage import is_local, storage_of
 from ..storage.location import without_user
@@ -136,7 +136,7 @@ class BufferedCommitter(Committer):
         names = [rows_name(self.folder, buffer.data["attempt"]) for buffer in buffers]
         if any(self.folder.size(name) is None for name in names):
             return
-        growing = f"{ready}-{uuid.uuid4().hex}"
+        growing = f"{ready}-{machine.token()}"
         with self.folder.create(growing) as whole:
             for name in names:
                 with self.folder.open(name) as buffer:

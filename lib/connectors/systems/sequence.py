@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +23,7 @@ from ..core import (
     SplitReader,
 )
 from ..core.planning import even_ranges
+from ..ground import machine
 from ..ground.options import Values
 
 _LARGEST: Final = 2**63 - 2  # one below the largest long, so that the end after it is one too
@@ -85,11 +85,11 @@ class SequenceEnumerator(SplitEnumerator[Range]):
         self.rate = values["rowsPerSecond"] if source.streaming else None
 
     def start(self) -> Position:
-        start = {"since": int(time.time() * 1000)} if self.rate else {}
+        start = {"since": int(machine.time() * 1000)} if self.rate else {}
         return {"next": self.first, **start}
 
     def head(self) -> float:
-        return time.time() * 1000
+        return machine.time() * 1000
 
     def freeze(self) -> Any:
         if self.endless and not self.rate:

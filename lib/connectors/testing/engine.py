@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 import traceback
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from ..core.reading import read_slice
 from ..core.sink import Sink
 from ..core.source import Slice, Source
 from ..core.writing import stage
+from ..ground import machine
 from ..ground.state import digest, dumps, loads
 from ..storage.local import LocalStorage
 from .faults import FailureInjector, Point
@@ -42,6 +42,7 @@ os.register_at_fork(after_in_child=gc.freeze)
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 _FORKS: Final = 10
 _FORK_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
 _STACK_SECONDS: Final = 0.5
 """A process that hangs has so long to write its stack."""
 
@@ -51,11 +52,15 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.storage = LocalStorage(folder)
-        self.storage.put_if_absent("metadata", str(uuid.uuid4()).encode())
+        self.storage.put_if_absent("metadata", machine.token().encode())
 
     @property
     def query(self) -> str:
         return self.storage.read("metadata").decode()
+
+    def make_durable(self) -> None:
+        """What a run that died has written, and may not have synced, stays from now on."""
+        self.storage.sync(folders=["offsets", "commits"])
 
     def planned(self) -> int:
         """The number of the newest batch whose end is known; -1 before the first."""
@@ -68,11 +73,13 @@ class Checkpoint:
     def end(self, batch: int) -> Offset:
         return INITIAL if batch < 0 else loads(self.storage.read(f"offsets/{batch}"), f"offset {batch}")
 
-    def plan(self, batch: int, end: Offset) -> None:
-        self.storage.put_if_absent(f"offsets/{batch}", dumps(end).encode())
+    def plan(self, batch: int, end: Offset) -> bool:
+        """False if another run has been faster."""
+        return self.storage.put_if_absent(f"offsets/{batch}", dumps(end).encode())
 
-    def finish(self, batch: int) -> None:
-        self.storage.put_if_absent(f"commits/{batch}", b"")
+    def finish(self, batch: int) -> bool:
+        """False if another run has been faster."""
+        return self.storage.put_if_absent(f"commits/{batch}", b"")
 
     def forget_commit(self) -> None:
         """As if the engine had died after the sink's commit and before its own."""
@@ -97,48 +104,57 @@ class Engine:
     attempts: int = 4
     injector: FailureInjector | None = None
     tasks: int | None = None
+    available_now: bool = True
+    """Whether a run ends where the data ended at its start; else it ends after :attr:`seconds`."""
+    seconds: float = 30.0
 
     def run(self, batches: int | None = None) -> int:
         """Writes everything that is available, or so many ``batches`` of it. Returns the number of batches that ran."""
         checkpoint, planner, commit = Checkpoint(self.folder), Planner(self.source), Commit(self.sink)
-        run = uuid.uuid4().hex
-        planner.freeze()
-        count = 0
+        run = machine.token()
+        checkpoint.make_durable()
+        if self.available_now:
+            planner.freeze()
+        count, until = 0, machine.monotonic() + self.seconds
         with contextlib.closing(planner):
-            while batches is None or count < batches:
+            while count != batches and (self.available_now or machine.monotonic() < until):
                 number = checkpoint.done() + 1
                 start = checkpoint.end(number - 1)
                 if checkpoint.planned() < number:
                     end = planner.latest(start, self.source.limit())
-                    if end == start:
+                    if end == start and self.available_now:
                         break
-                    checkpoint.plan(number, end)
+                    if end == start:
+                        machine.sleep(_LOOK_SECONDS)
+                        continue
+                    if not checkpoint.plan(number, end):
+                        raise RuntimeError(f"another run of the query has planned batch {number}")
                 batch = Batch(self.sink.sink_id(), checkpoint.query, number, run=run)
                 self._batch(commit, batch, planner.slices(start, checkpoint.end(number)))
                 if self.injector:
                     self.injector.reach(Point.BATCH_DONE)
-                checkpoint.finish(number)
+                if not checkpoint.finish(number):
+                    raise RuntimeError(f"another run of the query has finished batch {number}")
                 count += 1
         return count
 
     def _batch(self, commit: Commit, batch: Batch, slices: Sequence[Slice]) -> None:
         if self.carrier == "foreach_batch":
             if commit.begin(batch) is Verdict.SKIP:
-                commit.replayed(batch, *self._measure(slices))
+                commit.replayed(batch, *self.measure(slices))
                 return
         else:
             commit = Commit(self.sink)
         commit.drop_attempts(batch)
         staged: list[Committable] = []
         try:
-            for index in range(self.tasks or len(slices)):
-                staged.append(self._task(batch, index, slices))
-            commit.finish(batch, staged, *(self._measure(slices) if self.carrier == "foreach_batch" else ()))
+            self.stage(batch, slices, staged)
+            commit.finish(batch, staged, *(self.measure(slices) if self.carrier == "foreach_batch" else ()))
         except Exception:
             commit.abort(batch, [*staged, None])  # a task that failed for good is None
             raise
 
-    def _measure(self, slices: Sequence[Slice]) -> tuple[int, str]:
+    def measure(self, slices: Sequence[Slice]) -> tuple[int | None, str | None]:
         """The number of rows of a batch, and a checksum that does not depend on their order."""
         rows, checksum = 0, 0
         for part in slices:
@@ -147,6 +163,11 @@ class Engine:
                 for row in batch.to_pylist():
                     checksum ^= int(digest(sorted(row.items()), length=16), 16)
         return rows, f"{checksum:016x}"
+
+    def stage(self, batch: Batch, slices: Sequence[Slice], staged: list[Committable]) -> None:
+        """Runs the tasks of ``batch``, and appends what each has staged."""
+        for index in range(self.tasks or len(slices)):
+            staged.append(self._task(batch, index, slices))
 
     def _task(self, batch: Batch, subtask: int, slices: Sequence[Slice]) -> Committable:
         for attempt in range(self.attempts):

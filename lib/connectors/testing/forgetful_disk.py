@@ -50,7 +50,7 @@ class ForgetfulDisk(local.Disk):
     def run(self, work: Callable[[], object]) -> None:
         """Runs ``work`` with this disk in the place of the machine's own."""
         own, local.disk = local.disk, self
-        local.durable_folders.clear()  # a fork knows what its parent has synced, in folders that had the same names
+        local.durable_folders().clear()  # a fork knows what its parent has synced, in folders that had the same names
         try:
             work()
         finally:
@@ -59,7 +59,7 @@ class ForgetfulDisk(local.Disk):
     def fail(self, chance: random.Random) -> None:
         """The power fails: ``chance`` says which of the changes that were not synced are undone."""
         forgets = chance.choice((0.5, 1.0))
-        changes = [json.loads(line) for line in (self.journal / "changes").read_text().splitlines()]
+        changes = self._changes()
         names: dict[str, str | None] = {}
         for number, change in enumerate(changes):
             folder = os.path.dirname(change["path"])
@@ -128,8 +128,7 @@ class ForgetfulDisk(local.Disk):
         return self.folder in path.parents
 
     def _name(self, path: Path) -> str:
-        name = os.path.relpath(path, self.folder)
-        return "" if name == "." else name
+        return str(path)[len(str(self.folder)) + 1 :]
 
     def _link_content(self, path: Path) -> str:
         """Links a file into the journal, so that its content stays when its own name is gone; returns the name there."""
@@ -141,9 +140,14 @@ class ForgetfulDisk(local.Disk):
     def _record(self, step: str, path: Path, **details: Any) -> None:
         """Writes a change below the folder, or a sync of the folder itself, into the journal."""
         if self._is_below(path) or (step == "sync" and path == self.folder):
-            change = {"step": step, "path": self._name(path), **details}
-            with self._lock, (self.journal / "changes").open("a") as changes:
-                changes.write(json.dumps(change) + "\n")
+            self._write({"step": step, "path": self._name(path), **details})
+
+    def _write(self, change: Change) -> None:
+        with self._lock, (self.journal / "changes").open("a") as changes:
+            changes.write(json.dumps(change) + "\n")
+
+    def _changes(self) -> list[Change]:
+        return [json.loads(line) for line in (self.journal / "changes").read_text().splitlines()]
 
     def _restore(self, names: dict[str, str | None], synced: set[str], chance: random.Random) -> None:
         """Puts the folder into the state of ``names``, with the whole content of the files that are ``synced``."""

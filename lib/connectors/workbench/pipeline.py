@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration
 from ..ground.runtime import in_workspace
@@ -229,7 +229,7 @@ class Pipeline:
         """
         from pyspark.sql import functions as f
 
-        spark, token = rows.sparkSession, f"{uuid.uuid4().hex} {self.folder}"
+        spark, token = rows.sparkSession, f"{machine.token()} {self.folder}"
         table = {"path": self.path(part)} if part else self.table
         if part == "copy":
             self._refuse_foreign_rows(spark)

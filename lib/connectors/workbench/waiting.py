@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from connectors.metrics.log import QueryLog, known_log
 from connectors.metrics.watch import cells, screen
 from connectors.metrics.words import count, line, parts_of
 
+from ..ground import machine
 from .card import Card
 from .shim import in_notebook
 from .start import running
@@ -62,7 +62,7 @@ def launch(writer: DataStreamWriter) -> StreamingQuery:
     for tries_left in reversed(range(_LAUNCHES)):
         query = writer.start()
         while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(_LAUNCH_SECONDS)
+            machine.sleep(_LAUNCH_SECONDS)
         error = query.exception()
         if error is None or not (tries_left and _SLOW_WORKER in str(error)):
             break
@@ -107,7 +107,7 @@ class _Run:
         self._log, self._history = _history_of(query)
         self._card = Card() if in_notebook() else None
         self._line = screen() if self._card is None else None
-        self._began = time.monotonic()
+        self._began = machine.monotonic()
         self._rows: dict[int, int] = {}
         self._waits = False
         self._next_show = 0.0
@@ -124,7 +124,7 @@ class _Run:
                 self._history.add(progress)
             if is_new:
                 self._print(RUNNING)
-        if time.monotonic() >= self._next_show:
+        if machine.monotonic() >= self._next_show:
             self._show()
 
     def show_end(self, state: str) -> None:
@@ -138,9 +138,9 @@ class _Run:
 
     def _show(self) -> None:
         """The card of a notebook; a terminal hears of the time between batches only that the query waits for something."""
-        began = time.monotonic()
+        began = machine.monotonic()
         standing = self._history.standing()
-        self._next_show = began + max(_SHOW_SECONDS, _SHOW_SHARE * (time.monotonic() - began))
+        self._next_show = began + max(_SHOW_SECONDS, _SHOW_SHARE * (machine.monotonic() - began))
         if self._card is not None:
             self._card.show(standing, list(self._history.batches))
         elif standing.waiting_for and not self._waits:
@@ -155,7 +155,7 @@ class _Run:
 
     def summary(self) -> Summary:
         batches = [rows for rows in self._rows.values() if rows]
-        name, seconds = str(self._query.name or str(self._query.id)[:8]), time.monotonic() - self._began
+        name, seconds = str(self._query.name or str(self._query.id)[:8]), machine.monotonic() - self._began
         letters = self._history.standing().dead_letters
         if not batches and hasattr(self._query, "_session"):  # Spark Connect
             return Summary(name, None, len(self._rows), seconds, letters)

@@ -115,6 +115,7 @@ def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_gives_its_messages
     source = QueueDoubleSource.of({**system.options(), "maxRowsPerTrigger": "3"}, streaming=True)
     planner = Planner(source)
     position = planner.latest({"v": 1, "phase": "initial"})["at"]
+    source.log().claim(position["log"])
     split = EpochSplit(position["log"], 1, 0, 1)
     slower, faster = two_attempts(lambda: EpochReader(source, SCHEMA), split)
     assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)
@@ -125,6 +126,7 @@ def test_a_message_that_came_to_two_readers_of_an_epoch_counts_once(system: Queu
     system.write(4)
     source = QueueDoubleSource.of({**system.options(), "numPartitions": "2"}, streaming=True)
     log_id = Planner(source).latest({"v": 1, "phase": "initial"})["at"]["log"]
+    source.log().claim(log_id)
     first = pa.Table.from_batches(EpochReader(source, SCHEMA).read(EpochSplit(log_id, 1, 0, 2)), SCHEMA)
     system.queue.end_leases()
     system.write(1)

@@ -327,7 +327,7 @@ def test_requests_that_were_given_up_change_nothing_behind_the_next_batch(
     assert {row["name"] for row in target.content().values()} == {"newer"}
     assert statuses == [400] * 4
     assert len(target._progress()) == 4
-    monkeypatch.setattr("connectors.systems.dynamodb.transactions.time.time", lambda: time.time_ns() / 1e9 + 3700)
+    monkeypatch.setattr("time.time", lambda: time.time_ns() / 1e9 + 3700)
     target.write(numbered(1), 2)
     assert len(target._progress()) == 1
 

@@ -137,6 +137,28 @@ def test_records_that_move_by_a_page_while_pages_are_read_are_no_circle(server: 
     assert sorted(row["id"] for row in got) == [*range(40), *range(100, 110)]
 
 
+@pytest.mark.parametrize("size", [{"size": 10}, {}], ids=["size", "the API's size"])
+def test_rows_that_fill_a_short_page_while_the_page_after_it_is_asked_for_are_not_passed_over(
+    server: Answers, tmp_path: Path, size: dict[str, int]
+) -> None:
+    rows = rows_of(range(23))
+
+    def rule(asked: Asked) -> Reply:
+        if asked.query["page"] == "4" and len(rows) == 23:
+            rows.extend(rows_of(range(23, 60)))
+        return numbered(rows, cap=10)(asked)
+
+    server.rule = rule
+    got = SourceQuery(Declared(tmp_path, server, **CURSOR, paging={"kind": "page", **size})).rest([])
+    assert sorted(row["id"] for row in got) == list(range(60))
+
+
+def test_pages_that_the_server_caps_are_asked_for_once_but_the_first_and_the_last(server: Answers) -> None:
+    server.rule = numbered(rows_of(range(1005)), cap=100)
+    assert read(server, {"paging": {"kind": "page", "size": 500}}) == rows_of(range(1005))
+    assert len(server.asked) <= 1 + 12 + 2
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
+from ...ground import machine
 from ...ground.errors import Fatal, Problem, Transient
 from ..common_settings import check_task_count
 from ..errors import ConnectException
@@ -264,7 +264,7 @@ class _JavaTask:
             self.jvm.release(part)
 
     def flush(self) -> list[DeadLetter]:
-        end = time.monotonic() + self.settings.outage_timeout
+        end = machine.monotonic() + self.settings.outage_timeout
         while True:
             named = self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
             self._refuse_rewind()
@@ -272,9 +272,9 @@ class _JavaTask:
             if behind is None:
                 self._unacknowledged.clear()
                 return self._reported()
-            if time.monotonic() > end:
+            if machine.monotonic() > end:
                 raise unacknowledged_error(*behind, self.settings)
-            time.sleep(_ACKNOWLEDGED_PAUSE)
+            machine.sleep(_ACKNOWLEDGED_PAUSE)
             self._retried(lambda: self.task.put(self.jvm.java.java.util.ArrayList()))
 
     def stop(self) -> None:
@@ -343,7 +343,7 @@ class _JavaTask:
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, done again with the same records while the connector says that this may help."""
-        end, pause = time.monotonic() + self.settings.outage_timeout, _FIRST_PAUSE
+        end, pause = machine.monotonic() + self.settings.outage_timeout, _FIRST_PAUSE
         while True:
             try:
                 return work()
@@ -351,10 +351,10 @@ class _JavaTask:
                 failed = failure_of(error, self.jvm.masked)
                 if not failed.is_retriable:
                     raise
-                if time.monotonic() + pause > end:
+                if machine.monotonic() + pause > end:
                     raise Transient(str(failed), is_waited_for=True, connector=self.settings.log) from None
                 _log.warning("%s is tried again: %s", self.settings.log, failed)
-                time.sleep(pause)
+                machine.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _reported(self) -> list[DeadLetter]:

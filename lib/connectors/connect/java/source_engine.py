@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from ...core.source import ReadLimit
+from ...ground import machine
 from ...ground.errors import Fatal
 from ...ground.state import dumps
 from ..common_settings import check_task_count
@@ -99,7 +99,7 @@ class SourceEngine:
         self._limit = ReadLimit()
         self._row_bytes = 1024
         """The average size of the newest rows, in bytes; at first a guess."""
-        self._last_records = time.monotonic()
+        self._last_records = machine.monotonic()
         self._newest_time = 0.0
         """The time of the newest change that is handed over, in seconds since 1970, if the records tell."""
 
@@ -117,7 +117,7 @@ class SourceEngine:
 
     def idle_seconds(self) -> float:
         is_idle = self._is_idle and self.threads and not (self.failed or self._collected)
-        return time.monotonic() - self._last_records if is_idle else 0.0
+        return machine.monotonic() - self._last_records if is_idle else 0.0
 
     def end(self) -> int | None:
         """The end of the database's log now; ``None`` where nobody knows."""
@@ -144,7 +144,7 @@ class SourceEngine:
         self._limit = limit
         if self._collector is None:
             self._is_stopping = False
-            self._collector = threading.Thread(target=self._collect, name=f"{self.settings.log}-collector", daemon=True)
+            self._collector = machine.thread(self._collect, f"{self.settings.log}-collector")
             self._collector.start()
         with self._change:
             self._change.wait_for(lambda: self._collected or self._error is not None, seconds)
@@ -259,7 +259,7 @@ class SourceEngine:
             self._fail(number, failure)
             return
         self.failed.pop(number, None)
-        self._last_records = time.monotonic()
+        self._last_records = machine.monotonic()
         self.threads[number] = SourceThread(self.jvm, number, task, reader, self.queue)
         self.threads[number].start(self.executor)
 
@@ -269,11 +269,11 @@ class SourceEngine:
         self.queue.clear()  # a loop that waits for room ends
         for thread in self.threads.values():
             thread.stop()
-        until = time.monotonic() + _STOP_SECONDS / 2
+        until = machine.monotonic() + _STOP_SECONDS / 2
         for thread in self.threads.values():
-            while not thread.is_done() and time.monotonic() < until:
+            while not thread.is_done() and machine.monotonic() < until:
                 self.queue.clear()
-                time.sleep(0.02)
+                machine.sleep(0.02)
         self.threads.clear()
 
     def _take(self, limit: ReadLimit) -> list[_Collected]:
@@ -291,7 +291,7 @@ class SourceEngine:
     def _collect(self) -> None:
         """Runs in the collector."""
         try:
-            looked = time.monotonic()
+            looked = machine.monotonic()
             while not self._is_stopping:
                 if self._waits_for_room():
                     polled = self._receive()
@@ -300,10 +300,10 @@ class SourceEngine:
                         with self.jvm.within(CALL_SECONDS, "convert records"):
                             self._convert(polled)
                             self.jvm.release(polled)
-                if time.monotonic() - looked >= _LOOK_MILLISECONDS / 1000:
+                if machine.monotonic() - looked >= _LOOK_MILLISECONDS / 1000:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()
-                    looked = time.monotonic()
+                    looked = machine.monotonic()
         except Exception as error:  # whatever it is, the planner must hear of it
             with self._change:
                 self._error = error
@@ -332,7 +332,7 @@ class SourceEngine:
         with self.jvm.within(CALL_SECONDS, "hand over records"):
             polled = self.queue.take(_LOOK_MILLISECONDS, most)
         if polled is not None:
-            self._last_records = time.monotonic()
+            self._last_records = machine.monotonic()
         return polled
 
     def _convert(self, polled: Any) -> None:
@@ -371,7 +371,7 @@ class SourceEngine:
             records = TaskRecords(task, table, rows.offsets, rows.letters, counts, rows.groups)
             self._collected.append(_Collected(records, retained, thread, rows.number, rows.time))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
-            self._last_records = time.monotonic()
+            self._last_records = machine.monotonic()
             self._change.notify_all()
 
     def _look_after_tasks(self) -> None:
@@ -387,7 +387,7 @@ class SourceEngine:
             else:
                 self._fail(number, failure)
         for number, failed in list(self.failed.items()):
-            if failed.restarts <= self.settings.restarts and time.monotonic() >= failed.at:
+            if failed.restarts <= self.settings.restarts and machine.monotonic() >= failed.at:
                 self._begin_again(number)
         final = [failed for failed in self.failed.values() if failed.restarts > self.settings.restarts]
         if self.configs and len(final) == len(self.configs):
@@ -396,7 +396,7 @@ class SourceEngine:
     def _pause(self, number: int, failure: JavaFailure) -> None:
         """The task is polled again after a pause, as often as it takes."""
         self.retries[number] = self.retries.get(number, 0) + 1
-        at = time.monotonic() + pause(self.settings, min(self.retries[number], 10))
+        at = machine.monotonic() + pause(self.settings, min(self.retries[number], 10))
         self.failed[number] = _Failed(failure, 0, at)
         _log.warning("%s: task %d is tried again (%d): %s", self.settings.log, number, self.retries[number], failure)
 
@@ -404,7 +404,7 @@ class SourceEngine:
         """The task is stopped, and started anew after a pause."""
         self.restarts[number] = self.restarts.get(number, 0) + 1
         restarts = self.restarts[number]
-        at = time.monotonic() + pause(self.settings, restarts)
+        at = machine.monotonic() + pause(self.settings, restarts)
         self.failed[number] = _Failed(failure, restarts, at)
         _log.warning("%s: task %d failed (%d): %s", self.settings.log, number, restarts, failure)
         if thread := self.threads.get(number):
@@ -416,14 +416,14 @@ class SourceEngine:
         _log.info("%s: task %d starts again behind a blocking snapshot", self.settings.log, number)
         self.threads[number].stop()
         self._drop_thread(number)
-        self.failed[number] = _Failed(JavaFailure("", "", ""), 0, time.monotonic())
+        self.failed[number] = _Failed(JavaFailure("", "", ""), 0, machine.monotonic())
 
     def _drop_thread(self, number: int) -> None:
         thread = self.threads.pop(number)
-        until = time.monotonic() + _STOP_SECONDS
-        while not thread.is_done() and time.monotonic() < until:
+        until = machine.monotonic() + _STOP_SECONDS
+        while not thread.is_done() and machine.monotonic() < until:
             self.queue.discard(number)
-            time.sleep(0.02)
+            machine.sleep(0.02)
         self.queue.discard(number)
 
     def _begin_again(self, number: int) -> None:

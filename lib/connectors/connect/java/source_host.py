@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from ...core.source import ReadLimit
+from ...ground import machine
 from ...ground.errors import Fatal, Problem
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
@@ -37,14 +36,14 @@ class JavaSourceHost(SourceHost):
         self._groups: dict[str, Any] = {}
         self._end: int | None = None
         """The end of the database's log at the start, if that is known."""
-        self._begin = time.time()
+        self._begin = machine.time()
         self._jvm: Jvm | None = None
         self._engine: SourceEngine | None = None
         self._jars: list[str] = []
         self._generation = 0
         self._jvm_failures = 0
         self._is_quiet = False
-        self._closing = threading.Event()
+        self._closing = machine.event()
         self._folder: Path | None = None
 
     def validate(self) -> list[Problem]:
@@ -69,7 +68,7 @@ class JavaSourceHost(SourceHost):
         self._generation = 1
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        until = time.monotonic() + (0.0 if self._is_quiet else seconds)
+        until = machine.monotonic() + (0.0 if self._is_quiet else seconds)
         while True:
             records = self._retried(lambda: self._running().poll(epoch, limit, self._wait(until)))
             if records:
@@ -78,7 +77,7 @@ class JavaSourceHost(SourceHost):
                     self._offsets.update(task.offsets)
                     self._groups.update(task.groups)
                 return self._counted(records)
-            if self._closing.is_set() or time.monotonic() >= until:
+            if self._closing.is_set() or machine.monotonic() >= until:
                 return []
 
     def idle_seconds(self) -> float:
@@ -181,7 +180,7 @@ class JavaSourceHost(SourceHost):
                 self._closing.wait(pause(self.settings, self._jvm_failures))
 
     def _wait(self, until: float) -> float:
-        return max(0.0, min(_WAIT_SECONDS, until - time.monotonic()))
+        return max(0.0, min(_WAIT_SECONDS, until - machine.monotonic()))
 
     def _counted(self, records: list[TaskRecords]) -> list[TaskRecords]:
         """With the restarts of the JVM since the last records in the counts of the first task."""

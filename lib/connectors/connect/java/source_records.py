@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
+from ...ground import machine
 from ...ground.state import dumps
 from ..host import HEADERS, SOURCE_COLUMNS, DeadLetter
 from ..tolerance import ERRORS
@@ -89,10 +89,10 @@ class RecordWriter:
             if not report["failed"]:
                 continue
             if advanced or not until:
-                pause, until = _FIRST_PAUSE, time.monotonic() + self.timeout if self.timeout >= 0 else float("inf")
+                pause, until = _FIRST_PAUSE, machine.monotonic() + self.timeout if self.timeout >= 0 else float("inf")
             thrown = failure(self.java.failure(), self.jvm.masked)
-            if thrown.is_retriable and (left := until - time.monotonic()) > 0:
-                time.sleep(min(pause, left))
+            if thrown.is_retriable and (left := until - machine.monotonic()) > 0:
+                machine.sleep(min(pause, left))
                 pause, retries = min(2 * pause, self.longest), retries + 1
                 continue
             letters.append(self._letter(polled.get(at), thrown, task))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from ...ground import machine
 from ...ground.cache_folder import cache
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import masked
@@ -32,7 +32,7 @@ def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
     note_without_effect(settings.properties, settings.log, sink=sink)
     text = repr((sorted(settings.properties.items()), settings.plugin_path, settings.plugin_packages, sink))
     mark = cache("connect") / hashlib.sha256(text.encode()).hexdigest()[:32]
-    if mark.exists() and time.time() - mark.stat().st_mtime < _VALID_SECONDS:
+    if mark.exists() and machine.time() - mark.stat().st_mtime < _VALID_SECONDS:
         return []
     try:
         jars = plugin_class_path(settings.plugin_path, settings.plugin_packages)

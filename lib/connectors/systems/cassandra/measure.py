@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ...core.planning import Planner
+from ...ground import machine
 from ...ground.clients import client_library
 from .connection import NAME
 from .ring import Ring, TokenRange, ranges, ring_of
@@ -49,14 +49,14 @@ def _measured(
 ) -> tuple[Any, ...]:
     reader = source.reader(schema)
     reader.open()
-    began, rows, size = time.perf_counter(), 0, 0
+    began, rows, size = machine.monotonic(), 0, 0
     try:
         for batch in reader.read(split):
             rows += batch.num_rows
             size += batch.nbytes
     finally:
         reader.close()
-    seconds = time.perf_counter() - began
+    seconds = machine.monotonic() - began
     first, last = ((token - ring.least) / ring.tokens for token in (split.start, split.end))
     return first, last, _estimate(ring, split, known), rows, size, seconds
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +33,7 @@ from ...core.epoch_source import EpochLogEnumerator, EpochLogSource
 from ...core.epochs import EpochLog
 from ...core.planning import even_ranges
 from ...core.progress import PartitionProgress
+from ...ground import machine
 from ...ground.errors import ConnectorError, Fatal, Transient
 from ...ground.options import Values
 from ...ground.state import digest, dumps, versioned
@@ -152,7 +151,6 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._committed = -1
         self._is_caught_up = False
         self._statuses = ""
-        self._is_known = False
 
     def start(self) -> Position:
         return {"epoch": 0, "log": self.log.begin(of_driver=True)}
@@ -171,7 +169,8 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._committed = last
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
-        self.log.check(at["log"])
+        if at["epoch"]:
+            self.log.check(at["log"])
         self.acknowledge(at["epoch"])
         epoch = at["epoch"] + 1
         manifest = self.log.plan(epoch)
@@ -185,6 +184,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             self._is_caught_up = head is not None and host.has_caught_up(self.source.values["drainTimeout"])
         else:  # another run has recorded it: what this host has polled is not what comes next
             self._end_host()
+            self.log.make_durable(epoch)
         self._publish_letters(at["log"], epoch, manifest)
         self._offsets, self._groups = dict(manifest["offsets"]), dict(manifest.get("groups", {}))
         return self._position(at["log"], epoch, manifest)
@@ -209,9 +209,9 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 if not self._pending:  # everything is committed: Spark asks for the next epoch only then
                     host.reconfigure(self._offsets, self._groups)
             self._pending = self._pending or host.poll(epoch, limit, wait)
-            end = None if until is not None else time.monotonic() + _LONGEST_POLL
+            end = None if until is not None else machine.monotonic() + _LONGEST_POLL
             while not self._pending and (left := wait - host.idle_seconds()) > 0:
-                if end is not None and time.monotonic() > end:  # a task that is slow to start must not delay a stop
+                if end is not None and machine.monotonic() > end:  # a task that is slow to start must not delay a stop
                     break
                 self._pending = host.poll(epoch, limit, left)
         finally:
@@ -240,7 +240,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 started = _STARTED.format(digest(slot))
                 if self.log.storage.size(started) is None:
                     host.check_first_start()
-                    self.log.storage.put_if_absent(started, dumps(versioned(slot=slot, at=time.time())).encode())
+                    self.log.storage.put_if_absent(started, dumps(versioned(slot=slot, at=machine.time())).encode())
                 host.start(self._offsets, self._groups)
             except ConnectorError:
                 host.close()
@@ -274,7 +274,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         """Records an epoch: its rows, then its manifest."""
         rows = _compact(pa.concat_tables([part.rows for part in records]))
         batches = rows.to_batches(max_chunksize=_BATCH_ROWS)
-        name = f"{uuid.uuid4().hex}.rows" if batches else ""
+        name = f"{machine.token()}.rows" if batches else ""
         if batches:
             self.log.put_rows(epoch, name, pa.Table.from_batches(batches))
         letters = self._stage_letters(epoch, records)
@@ -295,7 +295,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             "counts": counts,
             "letters": letters,
             "generation": self._started(epoch - 1).generation(),
-            "at": time.time(),
+            "at": machine.time(),
         }
         if not self.log.put_manifest(epoch, manifest):
             raise StateError(
@@ -312,7 +312,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         letters = [letter for part in records for letter in part.letters]
         if not letters or not self.source.values["deadLetterPath"]:
             return ""
-        file, name = LetterFile(), f"{uuid.uuid4().hex}.letters"
+        file, name = LetterFile(), f"{machine.token()}.letters"
         connector = self.source.values["config"].get("name", "")
         for number, letter in enumerate(letters):
             place = {
@@ -341,10 +341,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             self.log.storage.replace("status.json", text.encode())
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        self.log.check(end["log"])
-        if not self._is_known:
-            self.log.mark_known()
-            self._is_known = True
+        (self.log.check if start["epoch"] else self.log.claim)(end["log"])
         self.log.check_retained(end["epoch"])
         manifest = self.log.plan(end["epoch"])
         if manifest is None:

@@ -7,13 +7,13 @@ all are: a note of its beginning and a transaction that were given up may come a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from ...core import Entry, Fatal
 from ...core.ledger import OWNER, Ledger, LedgerContent, is_once, is_stream
+from ...ground import machine
 from ...ground.state import dumps, loads
 from ..aws import AwsClient
 
@@ -79,7 +79,7 @@ class ItemLedger(Ledger):
 
     def begin(self, attempts: Sequence[str]) -> None:
         """Notes that nothing of what these attempts have staged is written."""
-        now = {"N": str(int(time.time()))}
+        now = {"N": str(int(machine.time()))}
         for attempt in attempts:  # a request that comes late, after its second try, must not take progress back
             item = {**self._key(_ROWS + attempt), "rowsWritten": {"N": "0"}, "startedAt": now}
             self._call_if("put_item", "attribute_not_exists(entry)", {}, Item=item)
@@ -112,7 +112,7 @@ class ItemLedger(Ledger):
             left = {self.table: requests[first : first + _MOST_WRITES]}
             while left:
                 left = self._call("batch_write_item", RequestItems=left).get("UnprocessedItems")
-                time.sleep(_POLL_SECONDS if left else 0.0)
+                machine.sleep(_POLL_SECONDS if left else 0.0)
 
     # calls
 
@@ -176,9 +176,9 @@ class ItemLedger(Ledger):
         except Fatal as refused:
             if "ResourceInUse" not in refused.message:  # another task makes it at this moment
                 raise
-        until, table = time.monotonic() + _CREATE_SECONDS, {"TableName": self.table}
-        while self._answer(client, "describe_table", table)["Table"]["TableStatus"] != "ACTIVE" and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
+        until, table = machine.monotonic() + _CREATE_SECONDS, {"TableName": self.table}
+        while self._answer(client, "describe_table", table)["Table"]["TableStatus"] != "ACTIVE" and machine.monotonic() < until:
+            machine.sleep(_POLL_SECONDS)
 
 
 def contents(client: AwsClient, table: str) -> list[LedgerContent]:

@@ -8,7 +8,6 @@ the last row that is written, and of two drivers that publish the same batch eac
 from __future__ import annotations
 
 import contextvars
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +19,7 @@ from ...batching import Throttled
 from ...core import Batch, Committable, Committer, Fatal, Poison, Transient
 from ...core.folder import SinkFolder
 from ...core.writing import ArrowStage, StageWriter
+from ...ground import machine
 from ...ground.retry import RetrySettings
 from ..aws import AwsClient
 from .items import size_of
@@ -113,7 +113,7 @@ class TransactionCommitter(Committer):
 
     def sweep(self, live: frozenset[str]) -> None:
         self._folder.sweep(self._sink.values["stagingRetention"], live)
-        old = [name for name, at in self._ledger.attempts().items() if time.time() - at > _LATEST_REQUEST]
+        old = [name for name, at in self._ledger.attempts().items() if machine.time() - at > _LATEST_REQUEST]
         self._forget_unstaged(name for name in old if name.partition("-")[0] not in live)
 
     def _forget_unstaged(self, attempts: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote
@@ -45,6 +45,7 @@ from ...core import (
 from ...core.planning import even_ranges, fair_shares
 from ...formats.base import fields_of, quoted
 from ...formats.json import parsed, reader
+from ...ground import machine
 from .client import CONNECTION, NotFound, SearchClient, check_connection
 from .documents import columns
 
@@ -302,7 +303,7 @@ class ShardReader(SeekingReader[Changes]):
         self.readers = [_cell(field.type, field.name) for field in self.fields]
         self.objects = _objects(self.fields)
         self._keeper: threading.Thread | None = None
-        self._is_over = threading.Event()
+        self._is_over = machine.event()
 
     def open(self) -> None:
         self.client = SearchClient(_NAME, self.source.values, connections=2)
@@ -316,7 +317,7 @@ class ShardReader(SeekingReader[Changes]):
 
     def read(self, split: Changes) -> Iterator[pa.RecordBatch]:
         if split.moments and self._keeper is None:
-            self._keeper = threading.Thread(target=self._extend, args=(split.moments,), name="connectors.moments", daemon=True)
+            self._keeper = machine.thread(partial(self._extend, split.moments), "connectors.moments")
             self._keeper.start()
         return super().read(split)
 

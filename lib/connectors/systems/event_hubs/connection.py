@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from ...ground import machine
 from ...ground.errors import Misconfigured, Problem, Transient
 from ...ground.options import REQUIRED, Option, Options, Text, Values, masker
 from ...ground.secrets import filled
@@ -169,7 +169,7 @@ def _connect(config: Config) -> None:
     """Asks for the topics. Only a success is cached. The client itself would only say that no answer came in time."""
     reports = ClientReports()
     producer = client().Producer({**dict(config), "error_cb": reports.failed, "log_level": "0"})
-    deadline = time.monotonic() + _ANSWER_SECONDS
+    deadline = machine.monotonic() + _ANSWER_SECONDS
     while True:
         try:
             producer.list_topics(timeout=_CALL_SECONDS)
@@ -179,7 +179,7 @@ def _connect(config: Config) -> None:
             for name, text in reports.errors:
                 if name in ("_AUTHENTICATION", "_SSL"):
                     raise _Refused(name, text) from None
-            if time.monotonic() > deadline:
+            if machine.monotonic() > deadline:
                 text = reports.errors[-1][1] if reports.errors else error.args[0].str()
                 raise Transient(f"the service does not answer: {text}") from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
@@ -31,6 +30,7 @@ from ...core import (
 from ...core.planning import fair_shares
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
+from ...ground import machine
 from ...ground.options import Values
 from ...storage.location import is_local, local_path, without_user
 from .lines import first_line_end, first_lines, last_line_end, read_lines
@@ -256,7 +256,7 @@ def _is_over(file: FollowedFile, state: FileState, head: TailHead) -> bool:
     """
     if file.more or any(listed.node == file.node for listed in head.files.values()):
         return False
-    is_quiet = time.time() - state.changed / 1e9 > _QUIET_SECONDS
+    is_quiet = machine.time() - state.changed / 1e9 > _QUIET_SECONDS
     if is_quiet and file.at < state.size:
         _log.warning("%s is let go: its last line, at byte %d, has no end", file.path, file.at)
     return is_quiet

@@ -19,10 +19,9 @@ import atexit
 import contextlib
 import logging
 import threading
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ from ...core import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry
 from ...core.sink import QueryRun
+from ...ground import machine
 from ...ground.options import Values
 from ...ground.secrets import filled
 from ...ground.state import digest
@@ -144,7 +144,7 @@ _SEALS = "seals"
 class Sealer:
     """Seals the hidden parts of one sink, when its policy says so. May be used by several threads and processes."""
 
-    def __init__(self, folder: SinkFolder, policy: RollingPolicy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: SinkFolder, policy: RollingPolicy, clock: Callable[[], float] = machine.time) -> None:
         self.folder = folder
         self.policy = policy
         self.clock = clock
@@ -185,7 +185,7 @@ class Sealer:
         return ([], many) if many else None
 
     def _decide(self, number: int, visible: Sequence[Sequence[HiddenPart]], merged: Sequence[Sequence[HiddenPart]]) -> int:
-        attempt = f"{digest('seal')}-{uuid.uuid4().hex}"
+        attempt = f"{digest('seal')}-{machine.token()}"
         self._may_have_pending = True
         try:
             files = [self._joined(parts, attempt) for group in visible for parts in joinable(self.folder, group)]
@@ -255,7 +255,7 @@ def watch(sealer: Sealer, run: QueryRun, seal_at_end: bool | None) -> None:
     if key not in _watched:
         ending = run.ends_by_itself if seal_at_end is None else seal_at_end
         work = (sealer, run, ending, key)
-        thread = threading.Thread(target=_watch, args=work, name="connectors.files", daemon=True)
+        thread = machine.thread(partial(_watch, *work), "connectors.files")
         _watched[key] = (thread, run)
         thread.start()
 

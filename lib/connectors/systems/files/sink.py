@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +27,7 @@ from ...core import (
 from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger, LedgerContent
 from ...core.sink import RETENTION, HidingSink, QueryRun
+from ...ground import machine
 from ...ground.options import Values
 from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
@@ -127,7 +127,7 @@ class FilesSink(HidingSink):
     )
 
     conditions = "a local or mounted folder, s3:// or hdfs://; files appear one by one, each complete"
-    clock: ClassVar[Callable[[], float]] = time.time
+    clock: ClassVar[Callable[[], float]] = machine.time
     _client_of: ClientOf | None = None
     _run: QueryRun | None = None
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +29,7 @@ from ...core import (
     Transient,
     Values,
 )
+from ...ground import machine
 from ...ground.clients import client_library
 from ...ground.retry import seconds_of
 
@@ -283,10 +283,10 @@ class _Token(_Login):
 
     def __call__(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
         with self._lock:
-            if self._ends < time.monotonic() or refused == self._header:
+            if self._ends < machine.monotonic() or refused == self._header:
                 token = self._token()
                 seconds = float(token.get("expires_in") or _UNKNOWN_SECONDS)
-                self._ends = time.monotonic() + seconds - min(_EARLY_SECONDS, seconds / 2)
+                self._ends = machine.monotonic() + seconds - min(_EARLY_SECONDS, seconds / 2)
                 self._header = {"Authorization": f"Bearer {token['access_token']}"}
             return self._header
 

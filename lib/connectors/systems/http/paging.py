@@ -62,6 +62,9 @@ class Paging(ABC):
     expires = False
     """True where the API makes the tokens, so that it may refuse one after a time."""
 
+    counts_pages = False
+    """True where a page is found by its number, so that a record which fills a short page is on none that follows."""
+
     def __init__(self, values: Values) -> None:
         self.values = values
 
@@ -94,6 +97,8 @@ class _OnePage(Paging):
 
 class _Numbered(Paging):
     """Pages by number."""
+
+    counts_pages = True
 
     def parameters(self, token: Any) -> dict[str, Any]:
         return {self.values["parameter"]: self._number(token), **super().parameters(token)}

@@ -6,7 +6,6 @@ import contextlib
 import contextvars
 import logging
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -33,6 +32,7 @@ from ...core import (
     Values,
 )
 from ...formats.json import columns_of, parsed, reader
+from ...ground import machine
 from ...ground.cache_folder import is_told
 from ...ground.clients import client_library
 from ...ground.retry import Contact, RetrySettings
@@ -152,6 +152,10 @@ class HttpSource(CursorSource):
             return cursor.sample()
 
 
+_Content = tuple[list[Any], Any]
+"""The records of a page, and the token of the page after it."""
+
+
 class HttpCursor(Cursor):
     """Reads a resource page by page, and the children of each record where it is one of a parent.
 
@@ -170,6 +174,8 @@ class HttpCursor(Cursor):
         self._next_request = self._next_sweep = 0.0
         self._lock = threading.Lock()
         self._page: tuple[str, list[Any], Any] | None = None
+        self._ahead: tuple[str, _Content] | None = None
+        self._longest: dict[str, int] = {}
         self._has_begun = False
         self._sweep = Sweep()
         self._position: dict[str, Any] = {}
@@ -193,15 +199,15 @@ class HttpCursor(Cursor):
         """Records of one page. ``rows`` counts those of the topmost resource."""
         sweep = self._sweep if position is self._position else Sweep.at(position)
         if not sweep.is_under_way:
-            if self._is_swept or time.monotonic() < self._next_sweep:
+            if self._is_swept or machine.monotonic() < self._next_sweep:
                 self._is_swept = False
                 return Page(self._rows([]), position, is_last=True)
             self._has_begun = True
             self._page = None
             sweep = replace(sweep, is_under_way=True)
-        until = time.monotonic() + _LOOK_SECONDS
+        until = machine.monotonic() + _LOOK_SECONDS
         content: list[Any] = []
-        while sweep.is_under_way and not content and time.monotonic() < until:
+        while sweep.is_under_way and not content and machine.monotonic() < until:
             sweep, content = self._advanced(sweep, rows)
         self._sweep, self._position = sweep, sweep.position()
         is_last = self._is_swept and not content
@@ -228,7 +234,7 @@ class HttpCursor(Cursor):
             return sweep.next_page(following, mark, digests, top), content
         if self._has_begun:  # not in an earlier epoch, which may have passed what came since
             self._is_swept = True
-            self._next_sweep = time.monotonic() + float(self._values["pollInterval"])
+            self._next_sweep = machine.monotonic() + float(self._values["pollInterval"])
         return sweep.ended(top), content
 
     def _anew(self, sweep: Sweep, refused: Fatal) -> Sweep:
@@ -272,8 +278,38 @@ class HttpCursor(Cursor):
         """The records of the page of a sweep, and the token of the page after it."""
         key = digest(str([sweep.after, sweep.page]))
         if self._page is None or self._page[0] != key:
-            self._page = (key, *self._records(self._top, sweep.page, None, self._position_of(sweep)))
+            ahead = self._ahead[1] if self._ahead is not None and self._ahead[0] == key else None
+            page, after = self._filled(self._top, sweep.page, None, self._position_of(sweep), ahead)
+            self._page = (key, *page)
+            self._ahead = None if after is None else (digest(str([sweep.after, page[1]])), after)
         return self._page[1], self._page[2]
+
+    def _filled(
+        self, resource: Resource, token: Any, parent: Any, position: Any, page: _Content | None = None
+    ) -> tuple[_Content, _Content | None]:
+        """The page of ``token``, and the one after it where that was asked for too.
+
+        A short page may be the last one, and have more records by the time when the page after it is asked for: the sweep would
+        pass over them. So it is asked again if there is a page after it. A page that is still the same then is short because
+        the API caps its pages, or filters them.
+        """
+        page = page or self._records(resource, token, parent, position)
+        if not resource.paging.counts_pages:
+            return page, None
+        while page[0] and page[1] is not None and len(page[0]) not in self._full_pages(resource):
+            after = self._records(resource, page[1], parent, position)
+            if not after[0]:
+                return (page, after) if after[1] is not None else ((page[0], None), None)
+            again = self._records(resource, token, parent, position)
+            if again[0] == page[0]:
+                self._longest[resource.name] = max(len(page[0]), self._longest.get(resource.name, 0))
+                return page, after
+            page = again
+        return page, None
+
+    def _full_pages(self, resource: Resource) -> tuple[int | None, int | None]:
+        """The numbers of records of a page that is not short: ``size``, and the most that a page before others has had."""
+        return resource.paging.values["size"], self._longest.get(resource.name)
 
     def _position_of(self, sweep: Sweep) -> Any:
         return None if self._top.cursor is None else sweep.asked(self._top.cursor)
@@ -327,9 +363,9 @@ class HttpCursor(Cursor):
         """Waits until the limit of requests a second allows one more."""
         if self._pause:
             with self._lock:
-                turn = max(self._next_request, time.monotonic())
+                turn = max(self._next_request, machine.monotonic())
                 self._next_request = turn + self._pause
-            time.sleep(max(0.0, turn - time.monotonic()))
+            machine.sleep(max(0.0, turn - machine.monotonic()))
 
     def _children(self, records: list[Any]) -> list[Any]:
         for resource in self._resource.chain[1:]:
@@ -341,14 +377,14 @@ class HttpCursor(Cursor):
     def _all_of(self, resource: Resource, parent: Any) -> list[Any]:
         """All records of a child, from the first page again where the API no longer takes the token of a later one."""
         records: list[Any] = []
-        token, trail, restarts = None, Trail(), 0
+        token, trail, restarts, ahead = None, Trail(), 0, None
         while True:
             try:
-                page, following = self._records(resource, token, parent, None)
+                (page, following), ahead = self._filled(resource, token, parent, None, ahead)
             except Fatal:
                 if token is None or not resource.paging.expires or restarts == MOST_RESTARTS:
                     raise
-                records, token, trail, restarts = [], None, Trail(), restarts + 1
+                records, token, trail, restarts, ahead = [], None, Trail(), restarts + 1, None
                 continue
             mark = None
             if following is not None or trail.pages:

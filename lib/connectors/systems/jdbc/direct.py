@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 from ...core.batch import Committable
 from ...core.dead_letters import Rejects
 from ...core.sink import SinkWriter
+from ...ground import machine
 from ...ground.errors import Poison, Problem
 from ...ground.options import Values
 from ...ground.retry import RetrySettings
@@ -73,13 +73,13 @@ class DirectWriter(SinkWriter):
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if not self._waiting:
-            self._waiting_since = time.monotonic()
+            self._waiting_since = machine.monotonic()
         self._waiting.append(batch)
         self.rows += batch.num_rows
         if self._waiting_rows() >= self.max_records:
             self._flush()
         if self._timer is None:
-            self._timer = threading.Thread(target=self._flush_in_time, daemon=True)
+            self._timer = machine.thread(self._flush_in_time, "connectors")
             self._timer.start()
         self._lock.notify()
 
@@ -88,7 +88,7 @@ class DirectWriter(SinkWriter):
         with self._lock:
             while not self._closed:
                 can_flush = bool(self._waiting) and self._failure is None
-                seconds = self._waiting_since + self.max_seconds - time.monotonic()
+                seconds = self._waiting_since + self.max_seconds - machine.monotonic()
                 if not can_flush or seconds > 0:
                     self._lock.wait(seconds if can_flush else None)
                     continue
@@ -101,7 +101,7 @@ class DirectWriter(SinkWriter):
         if self._failure is not None:
             raise self._failure
         batches, self._waiting = self._waiting, []
-        self._waiting_since = time.monotonic()
+        self._waiting_since = machine.monotonic()
         if batches:
             rows = pa.Table.from_batches([with_json_text(batch) for batch in batches])
             self.retry.call(lambda: self._write(rows))

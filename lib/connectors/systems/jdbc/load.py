@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -13,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.errors import Transient
 from .column_types import as_python
@@ -232,7 +232,7 @@ class _Copy:
         self._connection = connection
         self._rows: queue.Queue[pa.Table | None] = queue.Queue(_WAITING_LOADS)
         self._result: Future[None] = Future()
-        threading.Thread(target=self._run, name="connectors-copy", daemon=True).start()
+        machine.thread(self._run, "connectors-copy").start()
 
     def put(self, rows: pa.Table | None) -> None:
         """Waits while the database is behind. Raises what the statement has raised."""

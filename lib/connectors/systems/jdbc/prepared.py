@@ -11,11 +11,10 @@ to commit. It is a lock of the session, as databases end prepared transactions o
 from __future__ import annotations
 
 import contextlib
-import time
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 
 from ...core.batch import Batch
+from ...ground import machine
 from ...ground.errors import DataLoss, Fatal
 from ...ground.state import digest
 from .connection import Connection
@@ -32,7 +31,7 @@ _MARKERS = "connectors_prepared"
 
 def prepared_name(batch: Batch) -> str:
     """A new name for a prepared transaction, 78 bytes; the last 32 are the time and the random part."""
-    return f"{_run_prefix(batch)}{int(time.time()):08x}{uuid.uuid4().hex[:24]}"
+    return f"{_run_prefix(batch)}{int(machine.time()):08x}{machine.token()[:24]}"
 
 
 def lock_name(sink_id: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from ...core import (
     Text,
 )
 from ...core.source import Position, ReadLimit, Slice
+from ...ground import machine
 from ...ground.errors import Fatal
 from ...ground.options import Values
 from ...ground.time_zones import region_problem
@@ -74,7 +74,7 @@ class BatchEnumerator(SplitEnumerator[RangeSplit]):
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         with contextlib.closing(self.source.dialect().connect_to_read()) as connection:
             ranges = plan_ranges(connection, self.source.values, read_selection(self.source.values, connection))
-        moment = uuid.uuid4().hex if len(ranges) > 1 and self.source.shares_moment() else ""
+        moment = machine.token() if len(ranges) > 1 and self.source.shares_moment() else ""
         return [
             Slice(start, end, index, len(ranges), parallelism, {**asdict(key_range), "moment": moment})
             for index, key_range in enumerate(ranges)

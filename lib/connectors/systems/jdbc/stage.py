@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -19,6 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from ...core.batch import Batch
+from ...ground import machine
 from ...ground.errors import Fatal, Poison, Transient
 from ...ground.state import digest
 from .column_types import staged_schema
@@ -59,7 +59,7 @@ def is_of_run(stage: str, batch: Batch) -> bool:
 
 def age_of(stage: str) -> float:
     """The age of a staging table in seconds, by its name."""
-    return time.time() - int(stage.split("_")[3], 16) * 3600
+    return machine.time() - int(stage.split("_")[3], 16) * 3600
 
 
 def drop(connection: Connection, stage: Table) -> None:

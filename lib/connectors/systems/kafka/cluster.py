@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ...ground import machine
 from ...ground.errors import DataLoss, Misconfigured, Problem, Transient
 from .config import connection_config
 from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client, producer_error
@@ -158,14 +158,14 @@ class Cluster:
         if self._peeking is None:
             self._peeking = client().Consumer({**self.config, **_PEEK_CONFIG})
         times: dict[Partition, int | None] = {}
-        deadline = time.monotonic() + self.timeout
+        deadline = machine.monotonic() + self.timeout
         with client_errors("the times of the next records cannot be read"):
             self._peeking.assign([client().TopicPartition(*partition, offset) for partition, offset in offsets.items()])
             while len(times) < len(offsets):
                 message = self._peeking.poll(0.5)
                 if message is not None:
                     self._add_time(message, times)
-                if time.monotonic() > deadline:
+                if machine.monotonic() > deadline:
                     raise Transient("the times of the next records cannot be read: no answer in time")
         self._peeking.unassign()
         return times
@@ -217,7 +217,7 @@ def connected_admin(config: Mapping[str, str]) -> AdminClient:
     """
     reports = ClientReports()
     admin: AdminClient = new_client("AdminClient", config, reports, "confluent_kafka.admin")
-    deadline = time.monotonic() + _CONTACT_SECONDS
+    deadline = machine.monotonic() + _CONTACT_SECONDS
     while True:
         try:
             admin.list_topics(timeout=_LOOK_SECONDS)
@@ -228,7 +228,7 @@ def connected_admin(config: Mapping[str, str]) -> AdminClient:
             refusal = producer_error(error, brokers, reports.errors)
             if not isinstance(refusal, Transient):
                 raise refusal from None
-            if reports.has("_ALL_BROKERS_DOWN") or time.monotonic() > deadline:
+            if reports.has("_ALL_BROKERS_DOWN") or machine.monotonic() > deadline:
                 cause = next((text for name, text in reports.errors if name != "_ALL_BROKERS_DOWN"), error.args[0].str())
                 raise Transient(f"{brokers}: {cause}", connector="connectors.kafka", way_out=_NOT_REACHED) from None
 
@@ -320,12 +320,12 @@ def _described_config(admin: Any, kind: str, name: str) -> Any:
 
 def _partitions(admin: Any, name: str) -> int:
     """The number of partitions. A topic that was created a moment ago may not be known to every broker yet."""
-    deadline = time.monotonic() + _PROPAGATION_SECONDS
+    deadline = machine.monotonic() + _PROPAGATION_SECONDS
     while (count := _described_partitions(admin, name)) is None:
-        if time.monotonic() > deadline:
+        if machine.monotonic() > deadline:
             text = f'"{name}" does not exist in this cluster; make it first, or correct the name.'
             raise Misconfigured("connectors.kafka", [Problem("topic", text)])
-        time.sleep(0.1)
+        machine.sleep(0.1)
     return count
 
 

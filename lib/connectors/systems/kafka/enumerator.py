@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnumerator, Transient
 from ...core.planning import fair_shares
 from ...core.source import Slice
+from ...ground import machine
 from .cluster import Cluster, KafkaHead, KafkaTopic
 from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
 from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
@@ -118,7 +118,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     # ---- what there is
 
     def _head(self, *, fresh: bool = False) -> KafkaHead:
-        if fresh or self._topics is None or time.monotonic() - self._listed >= self.values["discoveryInterval"]:
+        if fresh or self._topics is None or machine.monotonic() - self._listed >= self.values["discoveryInterval"]:
             self._list_topics()
         head = self._measured_head()
         if head.last != self._last:  # a topic that was created anew looks like one that has grown: ask before it is read
@@ -129,7 +129,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
 
     def _list_topics(self) -> dict[str, KafkaTopic]:
         self._topics = self.cluster.topics(topic_names(self.values, self.cluster))
-        self._listed = time.monotonic()
+        self._listed = machine.monotonic()
         return self._topics
 
     def _measured_head(self) -> KafkaHead:
@@ -181,7 +181,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         if least is None or head.frozen or offsets >= least or not offsets:
             self._waiting_since = None
             return False
-        now = time.monotonic()
+        now = machine.monotonic()
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         if now - self._waiting_since < self.values["maxTriggerDelay"]:
             return True
@@ -248,7 +248,7 @@ class Alignment:
     seconds. A partition that never had a record holds back nobody.
     """
 
-    def __init__(self, drift: float, idle: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, drift: float, idle: float, now: Callable[[], float] = machine.monotonic) -> None:
         self.drift = int(drift * 1000)
         self.idle = idle
         self._now = now

@@ -13,13 +13,13 @@ last. The batch writes of each ``txnAppId`` have a ledger, and transactional ids
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 from ...core.ledger import OWNER, Entry, LedgerContent, is_once, is_stream, txn_app_id
+from ...ground import machine
 from ...ground.errors import CommitRefused, Fatal, Transient
 from ...ground.state import checked, digest, dumps, loads, versioned
 from .cluster import make_ledger_topic
@@ -78,7 +78,7 @@ class LedgerState:
 
     def with_layout(self, layout: SlotLayout, claim: Entry | None = None) -> LedgerState:
         """The state when the pending batches are written in ``layout``; the query's first batch brings its ``claim``."""
-        claims = {OWNER: replace(claim, at=time.time())} if claim else {}
+        claims = {OWNER: replace(claim, at=machine.time())} if claim else {}
         return replace(self, entries={**self.entries, **claims}, layout=layout, version=self.version + 1)
 
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
@@ -92,7 +92,7 @@ class LedgerState:
         quiet = {last.query for last in streams[:-_STREAMS] if _is_quiet(last)}
         dropped = {entry.query, *quiet}
         others = {query: last for query, last in self.entries.items() if query not in dropped and not is_once(query)}
-        small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
+        small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or machine.time())
         claims = {OWNER: replace(claim, at=small.at)} if (claim := entry.ownership()) else {}
         return replace(self, entries={**others, entry.query: small, **claims}, version=self.version + 1, layout=layout)
 
@@ -129,7 +129,7 @@ class LedgerState:
 
 
 def _is_quiet(last: Entry) -> bool:
-    return is_stream(last.query) and last.at < time.time() - _REMEMBERED_SECONDS
+    return is_stream(last.query) and last.at < machine.time() - _REMEMBERED_SECONDS
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class LedgerClient:
 
         What was read counts until a broker may have forgotten an offset that was committed since, by whomever.
         """
-        begin = time.monotonic()
+        begin = machine.monotonic()
         if begin >= self._texts_end:
             make_ledger_topic(dict(self.settings.config), self.settings.ledger_topic)
             self._texts = self._read_records()
@@ -258,8 +258,8 @@ class LedgerClient:
         prefix = self.settings.record_key("").encode()
         try:
             reader.assign([client().TopicPartition(self.settings.ledger_topic, self.settings.record_partition, 0)])
-            deadline = time.monotonic() + self.settings.patience
-            while time.monotonic() < deadline:
+            deadline = machine.monotonic() + self.settings.patience
+            while machine.monotonic() < deadline:
                 for message in reader.consume(1000, _POLL_SECONDS):
                     if message.error():
                         if message.error().name() == "_PARTITION_EOF":
@@ -298,9 +298,9 @@ def _records_of(config: Mapping[str, str], topic: str) -> Iterator[tuple[str, st
     try:
         known = reader.list_topics(topic, timeout=_CALL_SECONDS).topics[topic]
         reader.assign([client().TopicPartition(topic, number, 0) for number in known.partitions])
-        ended, deadline = 0, time.monotonic() + _READ_SECONDS
+        ended, deadline = 0, machine.monotonic() + _READ_SECONDS
         while ended < len(known.partitions):
-            if time.monotonic() > deadline:
+            if machine.monotonic() > deadline:
                 raise Transient("the ledger topic cannot be read to its end")
             for message in reader.consume(1000, _POLL_SECONDS):
                 if message.error() is None:

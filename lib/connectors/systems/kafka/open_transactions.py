@@ -7,11 +7,11 @@ producer with the same id ends a transaction, by InitProducerId.
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ...ground import machine
 from ...ground.errors import Fatal, Misconfigured, Transient
 from ...ground.options import Values
 from .config import PREFIX, check_config, client_config, connection_config
@@ -48,7 +48,7 @@ class OpenTransaction:
         _, producer, epoch, timeout, state = _VALUE.unpack_from(value)
         if state not in _OPEN:
             return None
-        return cls(name, _OPEN[state], producer, epoch, max(0.0, time.time() - at / 1000), timeout / 1000)
+        return cls(name, _OPEN[state], producer, epoch, max(0.0, machine.time() - at / 1000), timeout / 1000)
 
 
 def client_settings(bootstrap: str, properties: str = "") -> dict[str, str]:
@@ -109,9 +109,9 @@ def _records(config: Mapping[str, str]) -> Iterator[tuple[bytes, bytes | None, i
     try:
         partitions = _partitions(reader)
         reader.assign(partitions)
-        deadline, ended = time.monotonic() + _READ_SECONDS, 0
+        deadline, ended = machine.monotonic() + _READ_SECONDS, 0
         while ended < len(partitions):
-            if time.monotonic() > deadline:
+            if machine.monotonic() > deadline:
                 raise Transient(f"{STATES} cannot be read to its end")
             for message in reader.consume(1000, 0.1):
                 if message.error() is None:

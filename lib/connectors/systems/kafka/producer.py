@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +13,7 @@ from ...core.batch import Batch, Committable
 from ...core.dead_letters import Rejects
 from ...core.sink import SinkWriter
 from ...core.writing import StageWriter
+from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.errors import Misconfigured, Problem, Transient
 from ...ground.state import digest, dumps
@@ -130,11 +130,11 @@ class RecordFeeder:
 
     def wait_for_room(self, count: int, size: int = 0) -> None:
         """Waits before a chunk, never inside: after a refused record, later ones of the same key would overtake it."""
-        deadline = time.monotonic() + self.patience
+        deadline = machine.monotonic() + self.patience
         is_full = self._queued_bytes + size > self._max_bytes * 3 // 4
         while len(self.producer) and (is_full or len(self.producer) + count > self._max_messages):
             self.producer.poll(_POLL_SECONDS)
-            if time.monotonic() > deadline:
+            if machine.monotonic() > deadline:
                 raise Transient("the brokers take no records: the producer's queue stays full")
         self._queued_bytes = size if not len(self.producer) else self._queued_bytes + size
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...core import DataLoss, SeekingReader, Transient
+from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.errors import Fatal
 from ...ground.state import digest, dumps
@@ -275,7 +275,7 @@ class KafkaReader(SeekingReader[OffsetRange]):
         offset = split.first if position is None else position
         consumer = self._consumer = self._consumer or self._take_consumer()
         failure = f"{split.name} cannot be read at offset {offset}"
-        last_answer = time.monotonic()
+        last_answer = machine.monotonic()
         self._fetcher = fetcher = fetcher_for(consumer.consumer, split, self.columns)
         try:
             with client_errors(failure):
@@ -291,9 +291,9 @@ class KafkaReader(SeekingReader[OffsetRange]):
                 for event in fetched.events:
                     offset = self._after_event(split, event, offset)
                 if len(fetched.offsets) or fetched.events:
-                    last_answer = time.monotonic()
+                    last_answer = machine.monotonic()
                 else:
-                    offset = self._after_silence(consumer, split, offset, time.monotonic() - last_answer)
+                    offset = self._after_silence(consumer, split, offset, machine.monotonic() - last_answer)
         finally:
             if self._consumer is consumer:
                 fetcher.close()

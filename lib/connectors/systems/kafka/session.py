@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any, Final
 
+from ...ground import machine
 from ...ground.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
 from .cluster import SinkTopics, transaction_maximum
 from .config import producer_config
@@ -113,7 +113,7 @@ class KafkaSession:
 
         That raises :class:`~.errors.Fenced`, before any record is sent, if another producer has taken over.
         """
-        self._began = time.monotonic()
+        self._began = machine.monotonic()
         self.in_transaction = True
         self._reports.clear()
         self._alarm = threading.Timer(self.settings.timeout / 2, self._warn_of_time)
@@ -135,7 +135,7 @@ class KafkaSession:
         self._add_offset(ledger)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
         self._leave_transaction()
-        return time.monotonic() - self._began
+        return machine.monotonic() - self._began
 
     def _add_offset(self, ledger: LedgerState) -> None:
         settings = self.settings
@@ -177,7 +177,7 @@ class KafkaSession:
 
     def _until(self, call: Callable[[float], Any], failure: str, topic: str = "topic") -> None:
         """Repeats ``call`` while the client says that it may be repeated, for ``patience`` seconds."""
-        deadline = time.monotonic() + self.settings.patience
+        deadline = machine.monotonic() + self.settings.patience
         while True:
             try:
                 call(_CALL_SECONDS)
@@ -186,7 +186,7 @@ class KafkaSession:
                 with contextlib.suppress(client().KafkaException):  # after a fatal error it raises that one
                     self.producer.poll(0)
                 is_refused = self._reports.has("_AUTHENTICATION", "_SSL")
-                if error.args[0].retriable() and time.monotonic() < deadline and not is_refused:
+                if error.args[0].retriable() and machine.monotonic() < deadline and not is_refused:
                     continue
                 if error_name(error) == "INVALID_TRANSACTION_TIMEOUT":
                     raise self._timeout_error() from None
@@ -204,7 +204,7 @@ class KafkaSession:
         That is ``error``, unless the client says at the end that the producer is fenced. Then it is the expiry of a transaction
         that took too long, which the client reports as a fence; else :func:`fenced` in place of an outage.
         """
-        seconds = time.monotonic() - self._began if self.in_transaction else 0.0
+        seconds = machine.monotonic() - self._began if self.in_transaction else 0.0
         is_fenced = self.abort() in FENCED or isinstance(error, Fenced)
         if is_fenced and seconds > self.settings.timeout:
             return self._expiry(seconds)
@@ -268,7 +268,7 @@ def _call_in_time(call: Callable[[], Any], seconds: float) -> None:
         else:
             done.set_result(None)
 
-    threading.Thread(target=work, name="connectors-kafka", daemon=True).start()
+    machine.thread(work, "connectors-kafka").start()
     try:
         done.result(seconds)
     except FutureTimeout:

@@ -13,7 +13,6 @@ option says now.
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +22,7 @@ import pyarrow as pa
 from ...core.batch import Batch
 from ...core.dead_letters import Rejects
 from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
+from ...ground import machine
 from ...ground.errors import CommitRefused
 from .errors import Fenced, Stuck
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
@@ -231,7 +231,7 @@ class TransactionSlots:
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
         self._count: int = sink.values["slots"]
-        self._run = uuid.uuid4().hex[:8]
+        self._run = machine.token()[:8]
         self._has_none = False
 
     def layout(self, batch: Batch) -> SlotLayout | Entry | None:

@@ -10,7 +10,6 @@ that it was split or merged.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 from ...batching import Throttled
 from ...core import Cursor, DataLoss, Fatal, Page, Values
+from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.state import digest, dumps
 from ..aws import AwsClient
@@ -87,7 +87,7 @@ class Shard:
     """True if nothing comes behind ``records``."""
     lag: float | None = None
     due: float = 0.0
-    """The time from which the shard may be polled again, as ``time.monotonic()`` counts."""
+    """The time from which the shard may be polled again, as ``machine.monotonic()`` counts."""
     pause: float = 0.0
     previous: tuple[Position, list[dict[str, Any]]] | None = None
     """The position before the last page, and the records of that page: it may be read again."""
@@ -136,12 +136,12 @@ class Shard:
         if records:
             self.position = self._behind(records[-1])
         elif self.lag == 0 and end is None:  # a replay that finds nothing must stand still
-            self.position = {**self.position, "time": round(time.time() * 1000)}
+            self.position = {**self.position, "time": round(machine.time() * 1000)}
         return records
 
     def _behind(self, record: Mapping[str, Any]) -> Position:
         is_read = not self.records and self.lag == 0
-        seconds = time.time() if is_read else record["ApproximateArrivalTimestamp"]
+        seconds = machine.time() if is_read else record["ApproximateArrivalTimestamp"]
         part = {} if record.get("IsLast", True) else {"sub": record["Sub"]}
         closed = {"closed": True} if self.position.get("closed") else {}
         return {"after": record["SequenceNumber"], **part, **closed, "time": round(seconds * 1000)}
@@ -290,15 +290,15 @@ class KinesisCursor(Cursor):
         A gap in a shard takes several polls.
         """
         while True:
-            pause = shard.due - time.monotonic()
+            pause = shard.due - machine.monotonic()
             if pause > 0 and (shard.lag == 0 or shard.pause or pause > _SHORT_PAUSE) and not is_replay:
                 return False
-            time.sleep(max(0.0, pause))
+            machine.sleep(max(0.0, pause))
             try:
                 answer = self._poll(partition, shard, rows)
             except Throttled as refused:
                 shard.pause = min(_LONGEST_PAUSE, max(self._interval, 2 * shard.pause))
-                shard.due = time.monotonic() + shard.pause
+                shard.due = machine.monotonic() + shard.pause
                 if is_replay:
                     raise
                 _log.info("connectors.kinesis: %s; the next poll is in %.1f s", refused, shard.pause)
@@ -307,7 +307,7 @@ class KinesisCursor(Cursor):
             if answer is None:
                 shard.is_closed, shard.lag = True, 0.0
                 return True
-            shard.due = time.monotonic() + self._pause_after(answer["Records"])
+            shard.due = machine.monotonic() + self._pause_after(answer["Records"])
             records, last = self.unpack(partition, answer["Records"])
             shard.iterator = answer.get("NextShardIterator")
             shard.is_closed = shard.iterator is None
@@ -394,7 +394,7 @@ class KinesisCursor(Cursor):
                 text = f"the parents of {partition} of {self.client.name} have expired"
                 report_loss(f"{text}: its first records, not read yet, may have", fails=self._fails)
             return
-        age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
+        age = machine.time() - position["time"] / 1000 if position.get("time") else 0.0
         if age < _SHORTEST_RETENTION or age < self.client.retention or self._has(partition, position):
             return
         text = (

@@ -8,13 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...batching import Throttled
 from ...core import Fatal, Transient, Values
+from ...ground import machine
 from .cursor import CONNECTOR, KinesisClient, KinesisCursor, Position, Shard, place
 
 _log = logging.getLogger(CONNECTOR)
@@ -37,13 +36,13 @@ class Subscription:
         self._stream = answer["EventStream"]
         self._client, self._name = client, f"the subscription of {shard}"
         self._events: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(_EVENTS)
-        self._is_closed = threading.Event()
-        self._used_at = time.monotonic()
-        threading.Thread(target=self._receive, name="kinesis subscription", daemon=True).start()
+        self._is_closed = machine.event()
+        self._used_at = machine.monotonic()
+        machine.thread(self._receive, "kinesis subscription").start()
 
     def next(self, seconds: float) -> dict[str, Any] | None:
         """The next event. Raises ``queue.Empty`` when none comes in time, ``None`` is the end, and what ended it an error."""
-        self._used_at = time.monotonic()
+        self._used_at = machine.monotonic()
         event = self._events.get(timeout=seconds)
         if isinstance(event, BaseException):
             raise event
@@ -58,7 +57,7 @@ class Subscription:
         try:
             with self._client.errors(self._name):
                 for event in self._stream:
-                    if not self._put({**event["SubscribeToShardEvent"], _RECEIVED: time.monotonic()}):
+                    if not self._put({**event["SubscribeToShardEvent"], _RECEIVED: machine.monotonic()}):
                         self._stream.close()
                         return
             self._put(None)
@@ -68,7 +67,7 @@ class Subscription:
     def _put(self, event: dict[str, Any] | BaseException | None) -> bool:
         """Hands an event on; false if nobody wants it."""
         while not self._is_closed.is_set():
-            if time.monotonic() - self._used_at > _IDLE_SECONDS:
+            if machine.monotonic() - self._used_at > _IDLE_SECONDS:
                 self._is_closed.set()
                 return False
             with contextlib.suppress(queue.Full):
@@ -91,7 +90,7 @@ class FanOutCursor(KinesisCursor):
 
     def open(self) -> None:
         super().open()
-        self._opened_at = time.monotonic()
+        self._opened_at = machine.monotonic()
         self._consumer = consumer_arn(self.client, self._values["consumerName"])
 
     def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
@@ -114,7 +113,7 @@ class FanOutCursor(KinesisCursor):
         if event is None:  # after five minutes, or because another one took over
             shard.close()
             shard.lag = None
-            shard.due = time.monotonic() + _RETRY_SECONDS
+            shard.due = machine.monotonic() + _RETRY_SECONDS
             return False
         records, last = self.unpack(partition, event["Records"])
         shard.lag = event["MillisBehindLatest"] / 1000
@@ -124,8 +123,8 @@ class FanOutCursor(KinesisCursor):
 
     def _subscribe(self, partition: str, shard: Shard) -> bool:
         """False where the service wants more time between two subscriptions."""
-        if time.monotonic() < shard.due:
-            time.sleep(_WAIT_SECONDS)
+        if machine.monotonic() < shard.due:
+            machine.sleep(_WAIT_SECONDS)
             return False
         if self.iterator(partition, shard) is None:  # which also says whether the position is still there
             shard.is_closed, shard.lag = True, 0.0
@@ -135,7 +134,7 @@ class FanOutCursor(KinesisCursor):
         except (Throttled, Fatal) as refused:
             self._check_in_use(refused)
             _log.info("connectors.kinesis: %s; the next try is in %g s", refused, _RETRY_SECONDS)
-            shard.due = time.monotonic() + _RETRY_SECONDS
+            shard.due = machine.monotonic() + _RETRY_SECONDS
             return False
         return True
 
@@ -162,7 +161,7 @@ def consumer_arn(client: KinesisClient, name: str) -> str:
 def register_consumer(client: KinesisClient, name: str) -> bool:
     """Registers the consumer if there is none, and waits until it can subscribe. True if it was registered now."""
     consumer = {"StreamARN": client.summary()["StreamARN"], "ConsumerName": name}
-    end, is_new = time.monotonic() + _ACTIVE_SECONDS, False
+    end, is_new = machine.monotonic() + _ACTIVE_SECONDS, False
     while (status := _status(client, consumer)) != "ACTIVE":
         if status is None:  # never registered, or that of an earlier run has just gone
             try:
@@ -171,9 +170,9 @@ def register_consumer(client: KinesisClient, name: str) -> bool:
             except Fatal as refused:
                 if "ResourceInUse" not in str(refused):
                     raise
-        if time.monotonic() > end:
+        if machine.monotonic() > end:
             raise Transient(f"the consumer {name} of {client.name} is {status}, and not active")
-        time.sleep(_WAIT_SECONDS)
+        machine.sleep(_WAIT_SECONDS)
     return is_new
 
 

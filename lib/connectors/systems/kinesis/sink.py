@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from ...batching import Failure, Throttled, batching_options
 from ...core import Batch, Flag, Options, Poison
+from ...ground import machine
 from ...ground.columns import TEXT, Column
 from ..aws import RECORD_OPTIONS, RecordSink, RecordWriter
 from .source import STREAM
@@ -89,10 +89,10 @@ class KinesisWriter(RecordWriter):
 
     def _send_in_order(self, entries: list[Any]) -> Iterator[Failure]:
         """Puts one record of each key at a time. What follows a record that was refused waits until that one is put again."""
-        end = time.monotonic() + self.limits.timeout / 2
+        end = machine.monotonic() + self.limits.timeout / 2
         refused: dict[str, BaseException] = {}
         for places in _rounds([entry["PartitionKey"] for entry in entries]):
-            if time.monotonic() > end:
+            if machine.monotonic() > end:
                 refused |= {entries[place]["PartitionKey"]: Throttled("the request takes too long") for place in places}
             free = [place for place in places if entries[place]["PartitionKey"] not in refused]
             failures = dict(self._put([entries[place] for place in free])) if free else {}

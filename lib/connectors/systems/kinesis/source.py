@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from ...core import (
 )
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
+from ...ground import machine
 from ..aws import AWS_OPTIONS
 from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text, report_loss
 from .fan_out import FanOutCursor, deregister_consumer, register_consumer
@@ -203,18 +203,18 @@ class KinesisSource(CursorSource):
     def now(self) -> float:
         with self._client() as client:
             now = client.time() + 1000 + _CLOCK_MARGIN  # the second that may have passed
-        return now / 1000 + time.time() % 1  # two runs of one second have two moments
+        return now / 1000 + machine.time() % 1  # two runs of one second have two moments
 
     def position_text(self, position: Any) -> str:
         return position_text(position)
 
     def _list(self, finished: Collection[str]) -> dict[str, Mapping[str, Any]]:
         """The shards by name, at most ``discoveryInterval`` old; new ones when a shard has ended, for it may have children."""
-        is_old = time.monotonic() - self._listed_at > self.values["discoveryInterval"]
+        is_old = machine.monotonic() - self._listed_at > self.values["discoveryInterval"]
         if not self._shards or is_old or set(finished) != set(self._listed_for):
             with self._client() as client:
                 self._shards = {shard["ShardId"]: shard for shard in client.list_shards()}
-            self._listed_at, self._listed_for = time.monotonic(), finished
+            self._listed_at, self._listed_for = machine.monotonic(), finished
         return self._shards
 
     def _start_of(self, shard: Mapping[str, Any], is_later: bool) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class KinesisSource(CursorSource):
         start, name = _start(self.values), shard["ShardId"]
         since: dict[str, Any] = {}
         if is_later:
-            since = {"parents": _parents(shard)} if _parents(shard) else {"time": round(time.time() * 1000)}
+            since = {"parents": _parents(shard)} if _parents(shard) else {"time": round(machine.time() * 1000)}
         if isinstance(start, dict) and name in start:
             return {"at": start[name], **since}
         return {"from": self.values["startingTimestamp"] if start == _AT_TIME else _OLDEST, **since}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ import pyarrow.types as types
 
 from ...batching import BatchingSink, BatchingWriter, Failure, Throttled, batching_options
 from ...core import REQUIRED, Batch, Options, Poison, Text, Transient
+from ...ground import machine
 from ...ground.columns import TEXT, TEXT_OR_BINARY, Column, ColumnType
 from .connection import CONNECTION, PubSubClient, check_connection
 
@@ -85,7 +85,7 @@ class PublishWriter(BatchingWriter):
 
     def send(self, entries: list[Any]) -> Iterator[Failure]:
         """Publishes the messages of each ordering key by a call of its own: the service takes one key in a call."""
-        end = time.monotonic() + self.limits.timeout
+        end = machine.monotonic() + self.limits.timeout
         places: dict[str, list[int]] = {}
         for place, entry in enumerate(entries):
             places.setdefault(entry.ordering_key, []).append(place)
@@ -110,7 +110,7 @@ class PublishWriter(BatchingWriter):
                 return
 
     def _publish(self, messages: list[Any], end: float) -> None:
-        seconds = end - time.monotonic()
+        seconds = end - machine.monotonic()
         if seconds < self.limits.timeout / 2:
             raise Throttled("the request takes too long")
         request = self.client.types.PublishRequest(self._request(topic=self._topic, messages=messages))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
+from ...ground import machine
 from ...ground.errors import Fatal
 from .connection import CONNECTION, PubSubClient, check_connection
 
@@ -124,11 +124,11 @@ class PubSubReceiver(Receiver):
                 raise
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
-        end = time.monotonic() + seconds
-        while not (answer := self._pull(min(rows, _PULL), left := end - time.monotonic())):
+        end = machine.monotonic() + seconds
+        while not (answer := self._pull(min(rows, _PULL), left := end - machine.monotonic())):
             if left <= 0:  # that call did not wait, so the service has answered it
                 return None
-            time.sleep(min(_POLL_SECONDS, max(0.0, end - time.monotonic())))
+            machine.sleep(min(_POLL_SECONDS, max(0.0, end - machine.monotonic())))
         leases = [received.ack_id for received in answer]
         self.extend(leases)
         return _messages([received.message for received in answer], leases)

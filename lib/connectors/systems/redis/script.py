@@ -11,13 +11,13 @@ whole, and keys that hold another type. It takes its commands only when nothing 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any, Final
 
 from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter, Transient
 from ...core.ledger import OWNER, LedgerContent, already_committed, check_claim, is_once, is_stream
+from ...ground import machine
 from ...ground.state import dumps, loads
 from .connection import RedisClient
 
@@ -178,7 +178,7 @@ class ScriptCommitter(GlobalCommitter):
         self._forget([name for name in of_batch if failed or name.split("-")[1] != batch.run_id()])
 
     def sweep(self, live: frozenset[str]) -> None:
-        old = self._attempts(time.time() - self._retention)
+        old = self._attempts(machine.time() - self._retention)
         self._forget([name for name in old if name.partition("-")[0] not in live])
 
     def _attempts(self, until: float | str) -> list[str]:

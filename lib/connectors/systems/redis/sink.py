@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
@@ -29,6 +28,7 @@ from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...formats.documents import documents
 from ...formats.templates import filled, texts
+from ...ground import machine
 from ...ground.columns import Column, ColumnType, Template
 from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster
 from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
@@ -259,7 +259,7 @@ class StagingWriter(CommandWriter):
         stage = self._keys.stage(self._attempt)
         seconds = max(LEAST_SECONDS, int(self._values["stagingRetention"]))
         commands = [
-            ("ZADD", self._keys.attempts, "NX", time.time(), self._attempt),
+            ("ZADD", self._keys.attempts, "NX", machine.time(), self._attempt),
             ("HSET", stage, *chain.from_iterable(entries)),
             ("EXPIRE", stage, seconds),
         ]

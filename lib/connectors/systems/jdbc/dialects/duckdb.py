@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
+from ....ground import machine
 from ....ground.errors import ConnectorError
 from ..column_types import family, is_json
 from ..connection import Connection
@@ -61,16 +61,16 @@ class DuckDb(Dialect):
 
     def _opened(self, **options: Any) -> Any:
         """A connection, as soon as no other process has the file, and no other thread opens or closes it."""
-        duckdb, until = self.module("duckdb"), time.monotonic() + self.timeout
+        duckdb, until = self.module("duckdb"), machine.monotonic() + self.timeout
         while True:
             try:
                 raw = duckdb.connect(self.address.database, **options)
                 raw.execute("SET TimeZone = 'UTC'")
                 return raw
             except duckdb.Error as error:
-                if not any(text in str(error) for text in _IN_USE) or time.monotonic() > until:
+                if not any(text in str(error) for text in _IN_USE) or machine.monotonic() > until:
                     raise
-                time.sleep(0.02)
+                machine.sleep(0.02)
 
     def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext(raw)  # a cursor of DuckDB is a connection with transactions of its own

@@ -7,13 +7,13 @@ import math
 import re
 import ssl
 import sys
-import time
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from ....ground import machine
 from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection, ServerSession
@@ -262,7 +262,7 @@ class MariaDb(Dialect):
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
         """Ages are by the time in the names, since the server keeps none."""
         names = [data.decode() for form, _, _, data in connection.rows("XA RECOVER") if form == self._form()]
-        return {name: time.time() - int(name[-32:-24], 16) for name in names if name.startswith(prefix)}
+        return {name: machine.time() - int(name[-32:-24], 16) for name in names if name.startswith(prefix)}
 
     def begin_prepared(self, name: str) -> str:
         return f"XA START {self._xid(name)}"
@@ -280,7 +280,7 @@ class MariaDb(Dialect):
 
     def _ended(self, connection: Connection, action: str, name: str) -> bool:
         """Commits or rolls back ``name``; false if the session that prepared it still exists, since that must end first."""
-        until = time.monotonic() + _ATTACHED_SECONDS
+        until = machine.monotonic() + _ATTACHED_SECONDS
         while True:
             try:
                 connection.execute(f"XA {action} {self._xid(name)}")
@@ -291,9 +291,9 @@ class MariaDb(Dialect):
                     return True  # somebody else was faster
             else:
                 return True
-            if time.monotonic() > until:
+            if machine.monotonic() > until:
                 return False
-            time.sleep(0.02)
+            machine.sleep(0.02)
 
     def lock(self, connection: Connection, name: str) -> None:
         connection.execute(f"SET wait_timeout = {round(self.idle_seconds)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -21,6 +20,7 @@ from ....core import (
     Transient,
 )
 from ....core.planning import fair_shares
+from ....ground import machine
 from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect
@@ -168,7 +168,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         connection.execute(self.dialect.statement_timeout(None))
 
     def _look(self, probe: Probe) -> StreamHead:
-        if self._tables is None or time.monotonic() - self._discovered_at >= self.values["discoveryInterval"]:
+        if self._tables is None or machine.monotonic() - self._discovered_at >= self.values["discoveryInterval"]:
             self._discover(probe)
         known = self._tables or {}
         try:
@@ -193,16 +193,16 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
             self._report(name, "the table is gone", at=str(self._discovered_at))
         for name in sorted(set(current) - set(self._tables if self._tables is not None else current)):
             self._report(name, "a new table, which is read from its beginning", at=str(self._discovered_at))
-        self._tables, self._discovered_at = current, time.monotonic()
+        self._tables, self._discovered_at = current, machine.monotonic()
         for table in current.values():
             self._count_nulls(probe, table)
 
     def _count_nulls(self, probe: Probe, table: StreamTable) -> None:
-        if not table.nulls or self._nulls.get(table.name, (0, 0.0))[1] > time.monotonic():
+        if not table.nulls or self._nulls.get(table.name, (0, 0.0))[1] > machine.monotonic():
             return
-        began = time.monotonic()
-        number, seconds = probe.rows_without_key(table), time.monotonic() - began
-        self._nulls[table.name] = (number, time.monotonic() + _NULL_COUNT_PAUSE * seconds)
+        began = machine.monotonic()
+        number, seconds = probe.rows_without_key(table), machine.monotonic() - began
+        self._nulls[table.name] = (number, machine.monotonic() + _NULL_COUNT_PAUSE * seconds)
         if number:
             self._report(table.name, f"{number} rows have no key ({', '.join(table.keys.columns())} is null) and are not read")
 

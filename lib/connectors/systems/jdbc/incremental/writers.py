@@ -18,12 +18,11 @@ which the server fills again after a tenth of a second without readers. The quer
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ....ground import machine
 from ....ground.errors import Fatal, Misconfigured, Problem, Transient
 from ..connection import Connection
 from ..selection import NAME
@@ -229,9 +228,9 @@ def _sessions(connection: Connection, oid: int | None) -> Writers:
 
 def _transactions(connection: Connection) -> list[tuple[str, int]]:
     """The number and the session (0: none) of each transaction of other sessions, as they are now."""
-    until = time.monotonic() + _LOOK_SECONDS
+    until = machine.monotonic() + _LOOK_SECONDS
     while True:
-        look = uuid.uuid4().hex
+        look = machine.token()
         try:
             rows = connection.rows(_TRANSACTIONS.format(look=look))
         except Fatal as refused:
@@ -240,9 +239,9 @@ def _transactions(connection: Connection) -> list[tuple[str, int]]:
             raise Misconfigured(NAME, [Problem("user", _NO_PRIVILEGE)]) from None
         if any(own and look in (query or "") for *_, own, query in rows):
             return [(str(number), int(session)) for _, number, session, own, _ in rows if not own]
-        if time.monotonic() > until:
+        if machine.monotonic() > until:
             raise Transient("MariaDB's list of transactions is not fresh: others read it all the time", connector=NAME)
-        time.sleep(_CACHE_SECONDS)
+        machine.sleep(_CACHE_SECONDS)
 
 
 _NO_PRIVILEGE: Final = (

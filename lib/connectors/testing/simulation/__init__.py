@@ -1,0 +1,1 @@
+"""Histories of pipelines against an adversary, each decided by one seed: see :mod:`connectors.testing.simulation.history`."""
