@@ -40,8 +40,8 @@ def guarantees(markdown: bool) -> None:
               help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON schemas, by which editors complete and explain options.")
 def options(system: str | None, pages: Path | None, as_json: bool) -> None:
-    """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, option_groups, option_schema, word_groups, write_pages
+    """Prints a line that uses SYSTEM, and every option of it: what it takes, its default, what it means."""
+    from .reference import connectors_of, example, option_groups, option_schema, word_groups, write_pages
 
     if pages:
         for file in write_pages(pages):
@@ -58,6 +58,8 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
         (_, own), *shared = option_groups(connector)
         for heading, rows in [("", own), *word_groups(connector), *shared]:
             click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
+            if not heading:
+                click.echo(f"  {example(connector)}\n")
             for row in rows:
                 default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
                 click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
