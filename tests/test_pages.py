@@ -26,7 +26,7 @@ QUESTIONS = {
     "How do I use it in a project of my own?": ("README.md", "**In a project of your own**"),
     "What becomes of my checkpoint of Spark's Kafka source?": ("coming-from.md", "## Spark's Kafka source and sink"),
     "Which carrier do I take?": ("README.md", "Which carrier?"),
-    "How do I rotate a secret?": ("operations.md", "## Rotating a secret"),
+    "How do I rotate a secret?": ("operations.md", "## Rotate a secret"),
     "What grows on disk?": ("operations.md", "## What grows, and what is deleted"),
     "How do I write a connector, if there is none?": ("templates/README.md", "## A system that nobody has a connector for"),
     "What exactly is promised, and under which conditions?": ("guarantees.md", "| system | source | sink | conditions |"),
