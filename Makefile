@@ -67,7 +67,7 @@ docs: $(READY)
 	@$(UV) --group docs
 	@$(BIN)/python -m connectors_tools.site . build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file lib/mkdocs.yml
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; with the search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 lab: $(READY)
 	@$(UV) --group lab

@@ -19,11 +19,43 @@ from connectors.workbench.settings import library
 DOCS = library() / "docs"
 
 
+QUESTIONS = {
+    "What do I do when it says \"another query's epoch log\"?": ("when-it-stops.md", "another query's epoch log"),
+    "Does it run on serverless compute?": ("workspace.md", "serverless compute has no such query"),
+    "How do I send dead letters again?": ("recipes.md", "## … see the dead letters, and send them again?"),
+    "How do I use it in a project of my own?": ("README.md", "**In a project of your own**"),
+    "What becomes of my checkpoint of Spark's Kafka source?": ("coming-from.md", "## Spark's Kafka source and sink"),
+    "Which carrier do I take?": ("README.md", "Which carrier?"),
+    "How do I rotate a secret?": ("operations.md", "## Rotate a secret"),
+    "What grows on disk?": ("operations.md", "## What grows, and what is deleted"),
+    "How do I write a connector, if there is none?": ("templates/README.md", "## A system that nobody has a connector for"),
+    "What exactly is promised, and under which conditions?": ("guarantees.md", "| system | source | sink | conditions |"),
+}  # fmt: skip
+"""Questions of a newcomer, each with the page that answers it and words that stand there."""
+
+
+def test_the_questions_of_a_newcomer_are_answered_within_two_clicks_of_the_readme() -> None:
+    readme = library().parent / "README.md"
+    clicks = {readme: 0}
+    for page in (readme, *_linked_pages(readme)):
+        for linked in _linked_pages(page):
+            clicks.setdefault(linked, clicks[page] + 1)
+    for question, (name, words) in QUESTIONS.items():
+        pages = [page for page in clicks if page.as_posix().endswith(f"/{name}")]
+        assert any(words in page.read_text() for page in pages), question
+
+
+def _linked_pages(page: Path) -> list[Path]:
+    links = re.findall(r"\]\(([\w./-]+\.md)(?:#[\w-]*)?\)", page.read_text())
+    return [(page.parent / link).resolve() for link in links]
+
+
 @pytest.mark.spark
 def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
     lines = [f'{{"id": {number}, "city": "Bern", "cents": {number * 100}}}' for number in range(1, 10)]
-    (tmp_path / "in" / "orders.json").write_text("\n".join([*lines, "damaged", '{"id": null, "cents": 5}', ""]))
+    lines += ['{"id": 10, "city": "damaged",}', '{"id": null, "cents": 5}', ""]
+    (tmp_path / "in" / "orders.json").write_text("\n".join(lines))
     names: dict[str, Any] = {"spark": spark, "folder": str(tmp_path), "connectors": connectors, "workbench": workbench}
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "recipes.md").read_text(), re.DOTALL)
     assert len(blocks) >= 11
@@ -37,6 +69,8 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path, capfd: py
     assert sorted(row.eur for row in names["priced"].collect()) == [0.05, *map(float, range(1, 10))]
     assert not names["lag"].empty
     assert "damaged" in capfd.readouterr().out
+    exec(blocks[0], names)
+    assert spark.read.format("delta").load(f"{tmp_path}/orders").where("city = 'damaged'").count() == 1
 
 
 @pytest.mark.spark

@@ -40,8 +40,8 @@ def guarantees(markdown: bool) -> None:
               help="Write the options of all systems into the pages of FOLDER, lib/docs in the repository.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="As JSON schemas, by which editors complete and explain options.")
 def options(system: str | None, pages: Path | None, as_json: bool) -> None:
-    """Prints every option of SYSTEM: what it takes, its default, what it means."""
-    from .reference import connectors_of, option_groups, option_schema, word_groups, write_pages
+    """Prints a line that uses SYSTEM, and every option of it: what it takes, its default, what it means."""
+    from .reference import connectors_of, example, option_groups, option_schema, word_groups, write_pages
 
     if pages:
         for file in write_pages(pages):
@@ -58,6 +58,8 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
         (_, own), *shared = option_groups(connector)
         for heading, rows in [("", own), *word_groups(connector), *shared]:
             click.secho(f"\n{heading or f'connectors.{connector.name}, {kind}'}\n", bold=True)
+            if not heading:
+                click.echo(f"  {example(connector)}\n")
             for row in rows:
                 default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
                 click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
@@ -65,12 +67,14 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
+@click.option("--all", "everything", is_flag=True,
+              help=f"Also those of other checkouts, and what is older than the {_RECENT} newest.")  # fmt: skip
 @click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
 def status(everything: bool, watch: bool) -> None:
-    """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
+    """Lists the queries of this checkout: those that run, then the newest, with their sinks, last commit and lag.
 
-    Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
+    A query is of this checkout if its session works in its folder, which is the nearest one with a databricks.yml, or else the
+    current one. Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
     $CONNECTORS_METRICS tell sinks and commits alone.
     """
     with contextlib.suppress(KeyboardInterrupt):
@@ -84,19 +88,23 @@ def status(everything: bool, watch: bool) -> None:
 def _show_queries(*, everything: bool) -> None:
     from connectors.metrics.queries import UNKNOWN, queries_of_machine
 
+    from .bundle.configuration import find_root
     from .listing import query_lines
 
+    root = find_root(Path.cwd()) or Path.cwd()
     queries = [query for query in queries_of_machine() if query.sinks or query.state != UNKNOWN]
-    shown = queries if everything else queries[:_RECENT]
-    if not queries:
-        click.echo("no query has written metrics on this machine in the last 7 days")
-        return
+    own = [query for query in queries if not query.is_elsewhere(root)]
+    shown = queries if everything else own[:_RECENT]
+    if not shown:
+        click.echo(f"no query of {'this machine' if everything else root} has written metrics in the last 7 days")
     for query in shown:
         name, *lines = query_lines(query)
         click.secho(name, bold=True)
         click.echo("\n".join(lines), nl=bool(lines))
-    if len(shown) < len(queries):
-        click.echo(f"{len(queries) - len(shown)} older ones: python -m connectors status --all")
+    more = {"older": len(own) - len(shown), "of other checkouts": len(queries) - len(own)}
+    if not everything and any(more.values()):
+        counts = ", ".join(f"{count} {which}" for which, count in more.items() if count)
+        click.echo(f"and {counts}: python -m connectors status --all")
 
 
 @click.group()

@@ -15,7 +15,7 @@ _LONGEST_CAUSE = 300
 
 
 def query_lines(query: QueryStanding) -> Iterator[str]:
-    """Name and state, how far behind it is, and each sink with its last commit."""
+    """Name and state, how far behind it is, and each sink with its id, as ledgers have it, and its last commit."""
     facts = [_state(query)]
     if query.lag is not None:
         facts.append(f"lag {amount(query.lag, query.unit)}" if query.lag else "no lag")
@@ -41,8 +41,8 @@ def _state(query: QueryStanding) -> str:
 def _sink(sink: SinkStanding) -> str:
     facts = [] if sink.rows is None else [count(sink.rows, "row")]
     facts += [f"last commit {ago(sink.last_commit)}"] if sink.last_commit else []
-    name = f"{sink.component.split(' (')[0]}  {sink.target}" if sink.target else sink.component
-    return f"{name}  {', '.join(facts)}".rstrip()
+    system = "" if sink.sink_id.startswith(f"{sink.system}-") else sink.system
+    return "  ".join(part for part in (system, sink.sink_id, sink.target, ", ".join(facts)) if part)
 
 
 def ledger_lines(content: LedgerContent, newest: int, names: Mapping[str, str]) -> Iterator[str]:

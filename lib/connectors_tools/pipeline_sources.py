@@ -74,7 +74,7 @@ _TABLE: Final = Parameter("source", "", "catalog.schema.table or a folder; empty
 SOURCES: Final = {
     "kafka": SourceEnd(
         title="Kafka",
-        records="The records that are new in a topic",
+        records="New records of a topic",
         record="record",
         format="kafka",
         address="kafka_bootstrap_servers",
@@ -92,7 +92,7 @@ SOURCES: Final = {
     ),
     "event_hubs": SourceEnd(
         title="Event Hubs",
-        records="The events that are new in an event hub",
+        records="New events of an event hub",
         record="event",
         format="event_hubs",
         address="connectionString",
@@ -110,7 +110,7 @@ SOURCES: Final = {
     ),
     "kinesis": SourceEnd(
         title="Kinesis",
-        records="The records that are new in a stream",
+        records="New records of a stream",
         record="record",
         format="kinesis",
         address="region",
@@ -139,7 +139,7 @@ SOURCES: Final = {
     ),
     "redis": SourceEnd(
         title="a Redis stream",
-        records="The entries that are new in a stream",
+        records="New entries of a stream",
         record="entry",
         format="redis",
         address="url",
@@ -151,7 +151,7 @@ SOURCES: Final = {
     ),
     "files": SourceEnd(
         title="files",
-        records="The rows of files that are new in a folder",
+        records="The rows of new files in a folder",
         record="row",
         format="files",
         address="source",
@@ -161,7 +161,7 @@ SOURCES: Final = {
     ),
     "lines": SourceEnd(
         title="growing files",
-        records="The lines that are new in files, which may grow and be rotated,",
+        records="New lines of files, which may grow and be rotated,",
         record="line",
         format="file_stream",
         address="source",
@@ -172,7 +172,7 @@ SOURCES: Final = {
     ),
     "jdbc": SourceEnd(
         title="a database",
-        records="The rows that are new in a table, by a growing column,",
+        records="New rows of a table, found by a growing column,",
         record="row",
         format="jdbc",
         address="url",
@@ -187,7 +187,7 @@ SOURCES: Final = {
     ),
     "http": SourceEnd(
         title="a REST API",
-        records="The records that are new at an API",
+        records="New records of an API",
         record="record",
         format="http",
         address="url",
@@ -197,7 +197,7 @@ SOURCES: Final = {
     ),
     "elasticsearch": SourceEnd(
         title="Elasticsearch or OpenSearch",
-        records="The documents that are new in an index",
+        records="New documents of an index",
         record="document",
         format="elasticsearch",
         address="hosts",
@@ -235,7 +235,7 @@ SOURCES: Final = {
     ),
     "connect": SourceEnd(
         title="a connector of Kafka Connect",
-        records="The records that are new at a connector",
+        records="New records of a connector",
         record="record",
         format="connect",
         address="config",
@@ -264,7 +264,7 @@ return records.select(value).select("value.*")''',
     ),
     ENRICH: SourceEnd(
         title="Delta, through a service,",
-        records="The rows that are new in a table, each with the answer of a service,",
+        records="New rows of a table, each with the answer of a service,",
         record="row",
         format="delta",
         address="url",
@@ -274,7 +274,7 @@ return records.select(value).select("value.*")''',
     ),
     "delta": SourceEnd(
         title="Delta",
-        records="The rows that are new in a table",
+        records="New rows of a table",
         record="row",
         format="delta",
         address="",

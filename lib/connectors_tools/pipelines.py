@@ -240,7 +240,7 @@ class _Pipeline:
             "name": self.name,
             "title": f"From {self.source.title} into {self.target.title}",
             "summary": self.summary,
-            "again": "reads all of it anew" if self.source.query == "copy" else "goes on where the last one has ended",
+            "again": "reads everything again" if self.source.query == "copy" else "continues where the last one ended",
             "guarantee": self.guarantee,
             "judgement": self._judgement,
             "pipeline": self._call(),
@@ -260,16 +260,16 @@ class _Pipeline:
     def summary(self) -> str:
         if self.is_merged:
             return f"{self.source.records} are merged into a table, which stays equal to that of the database."
-        effect = "put in the place of those of the last run" if self.source.query == "copy" else self.target.effect
+        effect = "replace those of the last run" if self.source.query == "copy" else self.target.effect
         decoded = "decoded, " if "schema" in self.source.options else ""
-        return f"{self.source.records} are {decoded}judged by rules, and {effect}."
+        return f"{self.source.records} are {decoded}checked against rules and {effect}."
 
     @property
     def guarantee(self) -> str:
         if self.is_merged:
             return f"each change is in the table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
-            return f"the table has the {self.source.plural} as one run has read them; one that is killed leaves it as it was"
+            return f"the table has the {self.source.plural} of one whole run; a run that is killed changes nothing"
         promise = f"each {self.source.record} {self.target.promise}"
         return f"{promise}; the service may be asked again" if self.source_name == ENRICH else promise
 
@@ -284,22 +284,22 @@ class _Pipeline:
         if self.is_merged:
             return "The first run takes a snapshot, later ones follow the log. The slot keeps the log until then: run it often."
         if self.source.query == "copy":
-            return "The table is read once, and all of it. What it gave stays in the folder `copy` until the next run."
+            return "The whole table is read once. Its rows stay in the folder `copy` until the next run."
         words = []
         if "value.format" in self.source.options:
-            words.append("What cannot be decoded is set aside as a dead letter.")
+            words.append("A record that cannot be decoded becomes a dead letter.")
         if not self.is_into_delta:
             words.append(self.target.refusal)
         if self.reads_table:
-            words.append("Updates and deletions in the table end the query, unless `source` has `skipChangeCommits`.")
+            words.append("Updates and deletions in the table stop the query, unless `source` has `skipChangeCommits`.")
         return " ".join([*words, "`counts` gets a row for each batch."])
 
     @property
     def _change_words(self) -> str:
         if self.is_merged:
             return "The properties of the connector. The gate judges the table by the rules in the file `checks`."
-        text = f"How {self.source.plural} are read, and what becomes of them. The file `checks` says what is true of a good row"
-        return f"{text}; others go to a table of their own. The gate reads the same file."
+        text = f"How {self.source.plural} are read, and what happens to them. The file `checks` says what makes a row good"
+        return f"{text}; all other rows go to a table of their own. The gate reads the same file."
 
     def _change(self) -> str:
         """The cell with options of both ends and the function that makes rows."""
@@ -343,7 +343,7 @@ class _Pipeline:
             "gate_of": "a pipeline" if self.gate_name == "quality" else f"`{self.name}`",
             "pipeline": "pipeline = workbench.pipeline(dbutils)" if self.is_into_delta else self._call(),
             "judged_by": judged_by,
-            "look_words": "" if self.is_into_delta or not look else "As they are there now.",
+            "look_words": "" if self.is_into_delta or not look else "The rows that are there now.",
             "look": verdict,
             "reconciled": "" if self.is_merged else filled("reconciled.txt", reconciled).strip(),
             "reports": "(rows,)" if self.is_merged else reports,

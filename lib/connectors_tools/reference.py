@@ -19,7 +19,7 @@ from connectors.core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from connectors.formats import format_options
 from connectors.ground import errors
 from connectors.ground.errors import Misconfigured, Problem
-from connectors.ground.options import REQUIRED, Choice, Duration, Flag, Json, Option, Options, Size
+from connectors.ground.options import REQUIRED, Choice, Duration, Flag, Int, Json, Option, Options, Size
 from connectors.ground.relations import Condition
 from connectors.systems import SYSTEMS, System, all_systems, own_systems
 from connectors.systems.aws import AWS_OPTIONS
@@ -43,6 +43,8 @@ _GROUPS: Final[Mapping[str, Options]] = {
 
 _PIPELINE_NAMES: Final = {"file_stream": "lines", "sequence": "", "print": "", "buffered": ""}
 """The names that systems have in pipelines, where they are others."""
+_PROBES: Final[Mapping[type[Any], str]] = {Int: "1", Json: "{}"}
+"""Values that options of a type take; others take any text."""
 _NONE: Final = Options({})
 _MARKUP: Final = re.compile(r"``|:\w+:`|(?<=\w)`(?=\W)")
 _UNITS: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
@@ -164,7 +166,7 @@ def _system_page(system: str, systems: Mapping[str, System]) -> Iterator[str]:
 
 
 def option_groups(connector: type[Source] | type[Sink], parent: Options = _NONE) -> list[tuple[str, list[Row]]]:
-    """The options of a connector by their heading: first its own, without one, and those that it must have before the others.
+    """The options of a connector by their heading: first its own, without one, and of them first what it cannot start without.
 
     Those that it has from ``parent``, another connector, are left out.
     """
@@ -172,7 +174,8 @@ def option_groups(connector: type[Source] | type[Sink], parent: Options = _NONE)
     shared = {heading: group for heading, group in _GROUPS.items() if _shares(known.declared, group.declared)}
     own = {row.option for row in rows_of(connector.options)}
     rows = rows_of(known, [parent, *shared.values()])
-    rows.sort(key=lambda row: (row.default != "required", row.option not in own))
+    needed = needed_options(connector)
+    rows.sort(key=lambda row: (row.option.partition(",")[0] not in needed, row.option not in own))
     groups = [("", rows)]
     for heading, group in shared.items():
         names = {name for name in group.declared if known.declared.get(name) == group.declared[name]}
@@ -185,6 +188,37 @@ def word_groups(connector: type[Source] | type[Sink]) -> list[tuple[str, list[Ro
     declared = connector.known_options().declared.items()
     words = {name: option.words for name, option in declared if isinstance(option, Json)}
     return [(f"In {name}: {place}", rows_of(group)) for name in words for place, group in words[name].items()]
+
+
+def example(connector: type[Source] | type[Sink]) -> str:
+    """A line of code that uses a connector, with the options without which it does not start."""
+    name, options = connector.name, needed_options(connector)
+    if issubclass(connector, Sink):
+        pairs = ", ".join(f'"{option}": "…"' for option in options)
+        given = f", {{{pairs}}}" if pairs else ""
+        return f'rows.writeStream.foreachBatch(connectors.foreach_batch("{name}"{given}))'
+    calls = "".join(f'.option("{option}", "…")' for option in options)
+    return f'spark.{"read" if connector.batch_only else "readStream"}.format("connectors.{name}"){calls}.load()'
+
+
+def needed_options(connector: type[Source] | type[Sink]) -> list[str]:
+    """The options without which a connector does not start, as its own checks name them; of alternatives the first."""
+    declared = connector.known_options().declared
+    probe: dict[str, str] = {}
+    while missing := [option for option in _missing(connector, probe) if option not in probe]:
+        probe |= {option: _PROBES.get(type(declared.get(option)), "…") for option in missing}
+    return list(probe)
+
+
+def _missing(connector: type[Source] | type[Sink], options: Mapping[str, str]) -> list[str]:
+    try:
+        if issubclass(connector, Source):
+            connector.of(options, streaming=not connector.batch_only)
+        else:
+            connector.of(options)
+    except Misconfigured as wrong:
+        return [problem.option for problem in wrong.problems if problem.text.startswith("missing")]
+    return []
 
 
 def option_schema(connector: type[Source] | type[Sink]) -> dict[str, Any]:

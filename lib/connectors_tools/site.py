@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 _PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "lib/README.md", "lib/docs/**/*.md", "notebooks/**/*.md")
-_PICTURES: Final = ("lib/docs/*.css", "lib/docs/pictures/*", "notebooks/*/pictures/*")
+_PICTURES: Final = ("lib/docs/site.*", "lib/docs/pictures/*", "notebooks/*/pictures/*")
 _MODULES: Final = ("connectors", *(f"connectors.{name}" for name in ("quality", "async_io", "metrics", "workbench", "testing")))
 _ROLE: Final = re.compile(r":\w+:`~?(?:\.*[\w.]*\.)?(\w+)`|``(.+?)``")
 """A reference or a literal in a docstring."""
+_LONGEST: Final = 88
+"""A line of code that is longer is cut on the site."""
 _NOTEBOOK: Final = re.compile(r"(\]\([^)\s]+)\.ipynb(?=[)#])")
 _FOLDER: Final = re.compile(r"\]\((notebooks/(?:quickstart|templates))\)")
 
@@ -84,7 +86,21 @@ def _signed(name: str, value: Any) -> Iterator[str]:
         own = (each for each in known.parameters.values() if each.name != "self")
         parameters = [each.replace(annotation=_Bare.of(each.annotation)) for each in own]
         signature = known.replace(parameters=parameters, return_annotation=_Bare.of(known.return_annotation))
-    yield f"```python\n{name}{signature}\n```\n\n{_markdown(inspect.getdoc(value))}\n"
+    line = f"{name}{signature}"
+    text = line if len(line) <= _LONGEST else f"{name}{_in_lines(signature)}"
+    yield f"```python\n{text}\n```\n\n{_markdown(inspect.getdoc(value))}\n"
+
+
+def _in_lines(signature: inspect.Signature) -> str:
+    """A signature with a line for each parameter."""
+    lines: list[str] = []
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(line.startswith("*") for line in lines):
+            lines.append("*")
+        lines.append(str(parameter))
+    result = signature.return_annotation
+    returned = "" if result is signature.empty else f" -> {result}"
+    return "".join(["(\n", *(f"    {line},\n" for line in lines), f"){returned}"])
 
 
 class _Bare(str):

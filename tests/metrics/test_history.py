@@ -151,7 +151,7 @@ def test_status_knows_the_sinks_of_a_query_that_runs_and_how_far_behind_it_is() 
     [query] = queries_of_machine()
     [sink] = query.sinks
     assert (query.name, query.state, query.lag, query.unit) == ("orders", "running", 70, "records")
-    assert (sink.component, sink.target, sink.rows) == ("files", "/data/out", 50)
+    assert (sink.system, sink.sink_id, sink.target, sink.rows) == ("files", "s", "/data/out", 50)
     assert sink.last_commit is not None
     assert ago(sink.last_commit) == "2 minutes ago"
 

@@ -15,6 +15,7 @@ from connectors import workbench
 from connectors.core import metrics
 from connectors.metrics.log import query_log
 from connectors.metrics.queries import queries_of_machine
+from connectors.systems import ledgers_in
 
 pytestmark = pytest.mark.spark
 
@@ -54,7 +55,10 @@ def test_queries_that_run_end_and_fail_are_known_to_other_processes(spark: Any, 
         assert not queries[0].ends_by_itself
         first, *sinks = status("endless")
         assert first.startswith("endless  running")
-        assert sinks[0].startswith(f"    files  {tmp_path / 'out'}  ")
+        sink_id, target, _ = sinks[0].split(maxsplit=2)
+        assert (sink_id.rpartition("-")[0], target) == ("files", str(tmp_path / "out"))
+        [content] = ledgers_in(target, {})
+        assert sink_id == content.sink_id
         ended = started(spark, tmp_path / "done", lambda rows, _: rows.count())
         workbench.wait(ended)
         with pytest.raises(Exception, match="not wanted"):

@@ -18,7 +18,16 @@ from connectors.systems import SYSTEMS, all_systems
 from connectors.systems.http.api import WORDS
 from connectors.systems.sequence import SequenceSource
 from connectors_tools.cli import main
-from connectors_tools.reference import Row, connectors_of, rows_of, word_groups, write_pages
+from connectors_tools.reference import (
+    Row,
+    connectors_of,
+    example,
+    needed_options,
+    option_groups,
+    rows_of,
+    word_groups,
+    write_pages,
+)
 
 ROOT = Path(__file__).parents[2]
 CONNECTORS = [(system, kind, connector) for system in SYSTEMS for kind, connector in connectors_of(system)]
@@ -61,6 +70,9 @@ class Example:
     def format(self, name: str) -> Example:
         self.uses.append(("source", name.removeprefix("connectors."), {}))
         return self
+
+    def option(self, name: str, value: str) -> Example:
+        return self.options(**{name: value})
 
     def options(self, **options: str) -> Example:
         self.uses[-1][2].update(options)
@@ -145,6 +157,36 @@ def test_the_terminal_shows_a_systems_options() -> None:
     assert "  rolling.maxPartSize  size; default: 256MB\n" in shown.output
     assert "connectors.files, source" in shown.output
     assert "connectors.files, sink" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("system", "kind", "line"),
+    [
+        ("kinesis", "source",
+         'spark.readStream.format("connectors.kinesis").option("streamName", "…").option("stateLocation", "…").load()'),
+        ("sequence", "source", 'spark.readStream.format("connectors.sequence").option("end", "…").load()'),
+        ("dynamodb", "source", 'spark.read.format("connectors.dynamodb").option("table", "…").load()'),
+        ("http", "sink", 'rows.writeStream.foreachBatch(connectors.foreach_batch("http", {"url": "…"}))'),
+        ("print", "sink", 'rows.writeStream.foreachBatch(connectors.foreach_batch("print"))'),
+    ],
+)  # fmt: skip
+def test_the_terminal_shows_how_a_system_is_used(system: str, kind: str, line: str) -> None:
+    shown = CliRunner().invoke(main, ["options", system]).output
+    assert f"connectors.{system}, {kind}\n\n  {line}\n" in shown
+
+
+@pytest.mark.parametrize(("system", "kind", "connector"), CONNECTORS, ids=[f"{name}-{kind}" for name, kind, _ in CONNECTORS])
+def test_the_line_that_uses_a_system_has_every_option_that_is_required(system: str, kind: str, connector: type) -> None:
+    uses = Example()
+    eval(example(connector), {"spark": uses, "rows": uses, "connectors": uses})
+    [(used_kind, name, options)] = uses.uses
+    required = {name for name, option in connector.known_options().declared.items() if option.default is REQUIRED}  # type: ignore[attr-defined]
+    assert (used_kind, name) == (kind, system)
+    assert required <= options.keys()
+    assert list(options) == needed_options(connector)
+    (_, first), *_ = option_groups(connector)
+    own = [row.option.partition(",")[0] for row in first]
+    assert set(own[: len(options)]) >= options.keys() & set(own)
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))

@@ -23,10 +23,12 @@ def test_every_link_and_picture_of_the_site_is_there(tmp_path: Path) -> None:
                 missing.append(f"{page.relative_to(tmp_path)}: {target}")
     assert missing == []
     config = yaml.safe_load((library() / "mkdocs.yml").read_text())
-    named = re.findall(r"[\w/-]+\.(?:md|css)", str(config))
+    named = re.findall(r"[\w/-]+\.(?:md|css|js)", str(config))
     assert [name for name in named if not (tmp_path / name).exists()] == []
     quality = (tmp_path / "lib/docs/python/quality.md").read_text()
-    assert "## fresh\n\n```python\nfresh(column: str, within: str | float, *, as_of: " in quality
+    assert "## fresh\n\n```python\nfresh(\n    column: str,\n    within: str | float,\n    *,\n    as_of: " in quality
+    blocks = re.findall(r"```python\n(.*?)```", quality, re.DOTALL)
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 100
     assert not re.search(r":class:|``[^`\n]", re.sub(r"```.*?```", "", quality, flags=re.DOTALL))
     systems = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "lib/docs/systems").glob("*.md")}
     assert systems - {*named} == {f"lib/docs/systems/{name}.md" for name in ("buffered", "print", "sequence")}

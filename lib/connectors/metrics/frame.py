@@ -132,10 +132,10 @@ def _add_offset(rows: dict[tuple[str, str], Row], component: str, offset: Mappin
 
 
 def abouts_of(query_id: str) -> dict[str, Mapping[str, str]]:
-    """Facts for people about a query's components, from its files, by the components' names in its table."""
+    """Facts for people about a query's components, with their ids, from its files, by the components' names in its table."""
     files = counted(query_id)
     names = _names(files, [])
-    return {names[file["kind"], file["name"], file["id"]]: file["about"] for file in files if file.get("about")}
+    return {names[file["kind"], file["name"], file["id"]]: {**file.get("about", {}), "id": file["id"]} for file in files}
 
 
 def _place(row: Row) -> tuple[int, str, str]:

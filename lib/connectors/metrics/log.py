@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.metrics import write_note
@@ -101,7 +102,15 @@ def note(run: QueryHistory) -> dict[str, Any]:
         "process": os.getpid(),
         "process_start": _start_of(os.getpid()),
         "machine": platform.node(),
+        "folder": _working_folder(),
     }
+
+
+def _working_folder() -> str:
+    """The working folder of this process; empty if it has been deleted."""
+    with suppress(OSError):
+        return str(Path.cwd())
+    return ""
 
 
 @lru_cache(maxsize=1)

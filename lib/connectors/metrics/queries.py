@@ -25,9 +25,10 @@ _AGES: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "sec
 
 @dataclass(frozen=True)
 class SinkStanding:
-    """A sink of a query: its component's name, what it writes to, its rows in all, and its last commit (seconds since 1970)."""
+    """A sink of a query: its system, its id in ledgers, its target, its rows, and its last commit (seconds since 1970)."""
 
-    component: str
+    system: str
+    sink_id: str = ""
     target: str = ""
     rows: int | None = None
     last_commit: float | None = None
@@ -35,7 +36,10 @@ class SinkStanding:
 
 @dataclass(frozen=True)
 class QueryStanding:
-    """A query of this machine. ``at`` is the last sign of it, ``process`` and ``machine`` where its session runs."""
+    """A query of this machine. ``at`` is the last sign of it.
+
+    ``process``, ``machine`` and ``folder`` say where its session runs, ``folder`` is its working folder.
+    """
 
     query: str
     name: str
@@ -49,6 +53,12 @@ class QueryStanding:
     error: str = ""
     process: int = 0
     machine: str = ""
+    folder: str = ""
+
+    def is_elsewhere(self, root: Path) -> bool:
+        """True unless its session works in ``root`` or below, or on another machine, whose folders are not known here."""
+        own = self.machine == platform.node() or not self.machine
+        return own and not (self.folder and Path(self.folder).is_relative_to(root))
 
 
 def queries_of_machine() -> list[QueryStanding]:
@@ -78,6 +88,7 @@ def _standing(query: str) -> QueryStanding:
         str(note.get("error") or ""),
         int(note.get("process") or 0),
         str(note.get("machine") or ""),
+        str(note.get("folder") or ""),
     )
 
 
@@ -89,7 +100,8 @@ def _last_change(query: str) -> float:
 
 
 def _sink(row: Row, about: Mapping[str, str]) -> SinkStanding:
-    return SinkStanding(row["component"].removeprefix("sink "), about.get("target", ""), row["rows"], row["last_commit"])
+    system = row["component"].split()[1]
+    return SinkStanding(system, about.get("id", ""), about.get("target", ""), row["rows"], row["last_commit"])
 
 
 def _state(note: Mapping[str, Any]) -> str:

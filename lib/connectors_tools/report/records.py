@@ -122,7 +122,10 @@ class TaskRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run of a job. ``link`` is the address of the run in its workspace, ``where`` the machine or workspace it ran on."""
+    """A run of a job. ``link`` is the address of the run in its workspace, ``where`` the machine or workspace it ran on.
+
+    ``note`` says what a reader may miss on the page.
+    """
 
     job: str
     run: str
@@ -134,6 +137,7 @@ class RunRecord:
     target: str = ""
     where: str = ""
     link: str = ""
+    note: str = ""
     parameters: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 

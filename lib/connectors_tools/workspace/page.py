@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from ..bundle.configuration import as_text
 from ..report import AttemptRecord, RunRecord, TaskRecord, write_page
 from . import runs
 from .client import WorkspaceError, refusals
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
 
     from .target import Target
+
+
+_NOTE: Final = "The service tells nothing of queries, checks and dead letters: the notebooks show them, with their pictures."
 
 
 def write_run_page(target: Target, run: runs.RunStatus) -> Path:
@@ -24,16 +28,20 @@ def write_run_page(target: Target, run: runs.RunStatus) -> Path:
 
 def record_of(target: Target, run: runs.RunStatus, folder: Path) -> RunRecord:
     """A run as its page shows it; the notebooks of its tasks are exported into ``folder``."""
+    key = _key(target, run)
+    job = target.bundle.jobs.get(key)
     return RunRecord(
-        job=_key(target, run),
+        job=key,
         run=str(run.run_id),
         state=run.state,
         started=run.started.timestamp(),
         seconds=run.seconds,
         tasks=[_task(target.client, task, folder) for task in sorted(run.tasks, key=lambda task: task.started or float("inf"))],
+        description=as_text(job.config.get("description") or "") if job else "",
         target=target.bundle.target,
         where=str(target.client.config.host),
         link=run.link,
+        note=_NOTE,
         parameters=dict(run.parameters),
     )
 

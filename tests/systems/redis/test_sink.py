@@ -348,6 +348,13 @@ def test_wrong_options_are_named(target: RedisTarget, options: dict[str, str], t
         RedisSink.of({**target.options(), **options})
 
 
+def test_a_sink_keeps_its_ledger_when_the_login_in_its_url_changes() -> None:
+    urls = [f"redis://{login}@cache:6379/0" for login in ("etl:old-password", "etl:new-password", "other:new-password")]
+    sinks = [RedisSink.of({"url": url, "key": "{id}"}) for url in urls]
+    assert len({sink.sink_id() for sink in sinks}) == 1
+    assert "password" not in sinks[0].target()
+
+
 def test_columns_that_the_rows_do_not_have_are_named(target: RedisTarget) -> None:
     with pytest.raises(Misconfigured, match=r'key +names the column "usr", which the rows do not have: id, user, score'):
         write(target, key="{usr}")

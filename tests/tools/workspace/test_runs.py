@@ -203,7 +203,7 @@ def test_secrets_of_the_workspace_reach_its_runs(place: Place, workspace: FakeWo
 
 def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(place: Place) -> None:
     tasks = [place.task("a", "print('seen in the page')"), place.task("b", "1 / 0", after="a"), place.task("c", "1", after="b")]
-    place.job("job", *tasks)
+    place.job("job", *tasks, description="Divides by zero.")
     place.deploy()
     run(place)
     (number,) = place.workspace.jobs.runs
@@ -211,6 +211,7 @@ def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(p
     page = place.root / "runs" / "job" / f"workspace-{number}" / "index.html"
     assert (result.exit_code, result.stdout.strip()) == (0, f"the page of the run: {page}")
     html = page.read_text()
-    for text in ("ZeroDivisionError: division by zero", "Upstream failed", 'href="a.html"', place.workspace.url):
+    shown = ("ZeroDivisionError: division by zero", "Upstream failed", 'href="a.html"', place.workspace.url)
+    for text in (*shown, "Divides by zero.", "The service tells nothing of queries, checks and dead letters"):
         assert text in html
     assert "seen in the page" in (page.parent / "a.html").read_text()
