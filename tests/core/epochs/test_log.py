@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections import Counter
@@ -17,10 +18,12 @@ from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.planning import INITIAL, Planner
 from connectors.ground.errors import StateError
 from connectors.storage import storage_of
+from connectors.testing import SourceContext
+from connectors.testing.forgetful_disk import ForgetfulDisk
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from tests.core.epochs.queries import SCHEMA, log_of, values
-from tests.systems.reference_contexts import QueueContext
+from tests.systems.reference_contexts import QueueContext, ShardContext
 
 
 def test_an_older_checkpoint_gives_all_that_was_recorded_also_to_fewer_readers(system: QueueContext) -> None:
@@ -373,3 +376,40 @@ def _counted(method: Any, name: str, calls: Counter[str]) -> Any:
         return method(*args, **kwargs)
 
     return call
+
+
+class DyingDisk(ForgetfulDisk):
+    """Dies once, before it makes the first record of an epoch durable that all can see."""
+
+    has_died = False
+
+    def sync(self, path: Path) -> None:
+        if path.name == f"{1:020d}" and not self.has_died and list(path.glob("*.arrow")):
+            self.has_died = True
+            raise KeyboardInterrupt
+        super().sync(path)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", [QueueContext, ShardContext])
+def test_a_record_of_a_dead_attempt_is_durable_before_its_rows_go_on(
+    tmp_path: Path, kind: type[SourceContext], seed: int
+) -> None:
+    (tmp_path / "system").mkdir()
+    system, log = kind(tmp_path / "system"), list[Any]()
+    system.write(3)
+    disk = DyingDisk(Path(system.options()["stateLocation"]), tmp_path / "journal")
+    query = SourceQuery(system, numPartitions="1")
+
+    def work() -> None:
+        assert query.plan(log) == 0
+        (part,) = query.planner.slices(INITIAL, log[0])
+        with pytest.raises(KeyboardInterrupt):
+            query.rows(part)
+        assert len(query.rows(part)) == 3
+
+    disk.folder.mkdir()
+    disk.start()
+    disk.run(work)
+    disk.fail(random.Random(seed))
+    assert EpochLog(storage_of(str(disk.folder)), "double").table(1, 0) is not None

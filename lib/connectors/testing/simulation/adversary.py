@@ -70,9 +70,9 @@ class Adversary:
         """No move comes any more."""
         self._budget = self.count
 
-    def strikes(self, move: Move, what: str) -> bool:
-        """Whether ``move`` happens now, to ``what``."""
-        if move not in self._rates or self.rests or self._chance.random() >= self._rates[move]:
+    def strikes(self, move: Move, what: str, weight: float = 1.0) -> bool:
+        """Whether ``move`` happens now, to ``what``; ``weight`` times as likely as usual."""
+        if move not in self._rates or self.rests or self._chance.random() >= weight * self._rates[move]:
             return False
         self.count += 1
         if self.count - 1 in self.spared:
@@ -105,9 +105,9 @@ class Adversary:
         """A step of the process that runs."""
         process = self.scheduler.thread.process
         if process.mortal:
-            if self.strikes(Move.KILL, what):
+            if self.strikes(Move.KILL, what, process.weight):
                 self.scheduler.kill(process)
-            if self.strikes(Move.PAUSE, what):
+            if self.strikes(Move.PAUSE, what, process.weight):
                 process.paused_until = self.scheduler.now + self._chance.choice(_PAUSES)
             if self.strikes(Move.CLOCK, what):
                 process.skew = self._chance.choice(_SKEWS)

@@ -16,6 +16,8 @@ from .adversary import Adversary, Move
 from .scheduler import Event, Thread
 
 _LOOK_SECONDS: Final = 1.0
+_WEIGHT: Final = 5.0
+"""A task has few steps, and more can go wrong at each of them."""
 
 
 @dataclass
@@ -84,7 +86,7 @@ class SimulatedEngine(Engine):
             finally:
                 changed.set()
 
-        return _Attempt(self.adversary.scheduler.spawn(f"task {batch.number}.{index}.{attempt}", work), results)
+        return _Attempt(self.adversary.scheduler.spawn(f"task {batch.number}.{index}.{attempt}", work, weight=_WEIGHT), results)
 
 
 def _lost() -> Exception:

@@ -44,6 +44,7 @@ class Pipeline:
 
 
 World = Callable[[Adversary, Path], Pipeline]
+"""Makes a pipeline on the disk of a history."""
 
 
 @dataclass
@@ -57,6 +58,10 @@ class History:
     count: int = 0
     steps: int = 0
     fault: str = ""
+
+    def command(self) -> str:
+        """The command that repeats it."""
+        return f"python -m connectors.testing.simulation {self.world} {self.seed}"
 
     def text(self) -> str:
         """The history for people."""
@@ -134,6 +139,7 @@ class _Operator:
             self._scheduler.sleep(self._chance.choice(_GAPS))
         self._adversary.rest()
         self._scheduler.note("the adversary rests")
+        producer.join()
         self._scheduler.sleep(2 * _LONGEST_PAUSE)  # whoever stands still goes on, and ends
         self._errors.clear()
         self._publish(3)

@@ -38,7 +38,7 @@ class Fault(AssertionError):
 class Process:
     """A process: a driver, a task, or a person. ``skew`` is how many seconds its clock is ahead.
 
-    ``mortal``: the adversary may end it.
+    ``mortal``: the adversary may end it; ``weight``: so many times as often, at each step, as others.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Process:
     paused_until: float = 0.0
     skew: float = 0.0
     mortal: bool = False
+    weight: float = 1.0
     values: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -172,9 +173,9 @@ class Scheduler(machine.Machine):
         if first.error is not None:
             raise first.error
 
-    def spawn(self, name: str, work: Callable[[], Any], *, mortal: bool = True) -> Thread:
+    def spawn(self, name: str, work: Callable[[], Any], *, mortal: bool = True, weight: float = 1.0) -> Thread:
         """Starts a process, which ends with ``work``."""
-        process = Process(name, mortal=mortal)
+        process = Process(name, mortal=mortal, weight=weight)
 
         def live() -> None:
             try:
