@@ -257,3 +257,16 @@ def test_every_module_is_found_by_a_walk() -> None:
     roots = (connectors, connectors_tools)
     walked = {module.name for root in roots for module in pkgutil.walk_packages(root.__path__, f"{root.__name__}.")}
     assert set(MODULES) - {"connectors", "connectors_tools"} == walked
+
+
+_OF_MACHINE = re.compile(
+    r"\btime\.(time|monotonic|sleep|perf_counter)\(|\buuid\.uuid4\(|\brandom\.(uniform|random)\(|threading\.Event\("
+)
+
+
+def test_time_and_chance_come_from_the_machine_alone() -> None:
+    """The simulator stands in the place of :mod:`connectors.ground.machine`."""
+    folder = Path(connectors.__file__).parent
+    files = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] != "testing"]
+    direct = {str(path.relative_to(folder)) for path in files if _OF_MACHINE.search(path.read_text())}
+    assert direct == {"ground/machine.py"}

@@ -225,7 +225,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
                 self.receiver.release(late)
         orphans = max((header.orphans for header in headers), default=0.0)
         if is_first_look:
-            has_died, has_rows = orphans > self._orphans, any(header.rows for header in headers)
+            has_died, has_rows = 0 < orphans >= self._orphans, any(header.rows for header in headers)
             self._deaths = self._deaths + 1 if has_died and not has_rows else 0
             if has_died:
                 self._await_orphans(orphans)

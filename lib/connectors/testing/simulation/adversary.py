@@ -33,9 +33,10 @@ class Move(Enum):
     POWER = "the power fails: all processes die, and the disk forgets"
     DUPLICATE = "a message is delivered again although it is leased"
     TWIN = "a second driver starts at the same moment"
+    OLD_CHECKPOINT = "a checkpoint is restored that lacks the newest batch"
 
 
-_AT_FEW_STEPS: Final = (Move.COPY, Move.GIVE_UP, Move.SECOND_DRIVER, Move.TWIN, Move.DUPLICATE)
+_AT_FEW_STEPS: Final = (Move.COPY, Move.GIVE_UP, Move.SECOND_DRIVER, Move.TWIN, Move.DUPLICATE, Move.OLD_CHECKPOINT)
 
 
 _RATES: Final = (0.0005, 0.003, 0.02)

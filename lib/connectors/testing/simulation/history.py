@@ -19,6 +19,7 @@ from ...core import epochs, ledger
 from ...core.metrics import FOLDER
 from ...core.sink import Sink
 from ...core.source import Source
+from ..engine import Checkpoint
 from .adversary import Adversary, Move
 from .disk import SimulatedDisk
 from .engine import SimulatedEngine
@@ -30,6 +31,8 @@ _TIMES: Final = {"maxEpochTime": "2s", "drainTimeout": "3s", "pollInterval": "5s
 _GAPS: Final = (0.0, 1.0, 30.0, 1000.0)
 _LONGEST_PAUSE: Final = 1000.0
 _RUNS: Final = 16
+_UNSEEN: Final = frozenset({Move.COPY, Move.GIVE_UP, Move.DUPLICATE, Move.TWIN, Move.SECOND_DRIVER})
+"""After these moves a task that no driver knows of may have leases: a run cannot wait for their end."""
 
 
 @dataclass
@@ -125,6 +128,7 @@ class _Operator:
         self._carrier = self._chance.choice(("foreach_batch", "format"))
         self._published = 0
         self._drivers = 0
+        self._forgotten = -1
         self._errors: list[str] = []
 
     def work(self) -> None:
@@ -177,6 +181,7 @@ class _Operator:
             self._scheduler.note(f"starts, {parallelism} readers, {'availableNow' if available_now else 'continuous'}")
             try:
                 batches = engine.run()
+                self._scheduler.thread.ends_well = available_now
                 self._scheduler.note(f"ends after {batches} batches")
             except Exception as error:
                 self._errors.append(f"{type(error).__name__}: {error}")
@@ -187,6 +192,9 @@ class _Operator:
 
     def _run_driver(self, patience: float | None = None, available_now: bool | None = None) -> None:
         """One run of the query, until it ends, or for so long that it is replaced."""
+        if self._scheduler.is_quiet():
+            self._forget_batch()
+        due = Counter(range(1, self._published + 1)) if self._scheduler.is_quiet() else Counter[int]()
         driver = self._start_driver(available_now)
         driver.join(patience or self._chance.choice(_PATIENCE))
         if driver.is_alive() and not self._adversary.strikes(Move.SECOND_DRIVER, driver.process.name):
@@ -196,6 +204,19 @@ class _Operator:
         if self._disk.is_dark:
             self._scheduler.step()
             self._disk.light()
+            return
+        missing = due - Counter(self._pipeline.rows())
+        if driver.ends_well and missing and not self._adversary.made.keys() & _UNSEEN:
+            raise Fault(f"{driver.process.name} says SUCCESS without what was there at its start: {sorted(missing)}")
+
+    def _forget_batch(self) -> None:
+        """An older checkpoint by one batch goes on: by two, or without any, the sink or the source has to stop."""
+        checkpoint = Checkpoint(self._disk.folder / "checkpoint")
+        newest = checkpoint.planned()
+        if newest > max(0, self._forgotten) and self._adversary.strikes(Move.OLD_CHECKPOINT, f"without batch {newest}"):
+            self._forgotten = newest
+            for kind in ("commits", "offsets"):
+                checkpoint.storage.delete(f"{kind}/{newest}")
 
     def _missing(self) -> Counter[int]:
         return Counter(range(1, self._published + 1)) - Counter(self._pipeline.rows())

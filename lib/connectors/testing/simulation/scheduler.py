@@ -65,6 +65,8 @@ class Thread:
         self.wakes: float | None = None
         """The virtual time at which it goes on; ``None``: now."""
         self.waits_for: Event | None = None
+        self.ends_well = False
+        """Whether its work has said that it is complete."""
 
     def start(self) -> None:
         self._scheduler.threads.append(self)
@@ -229,6 +231,10 @@ class Scheduler(machine.Machine):
                 thread.process.alive = False
         if not self.thread.process.alive:
             raise Killed
+
+    def is_quiet(self) -> bool:
+        """True while no mortal process is alive."""
+        return not any(thread.process.mortal and thread.process.alive for thread in self.threads)
 
     def enter(self, thread: Thread) -> None:
         self._current.thread = thread
