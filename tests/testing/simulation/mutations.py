@@ -39,10 +39,10 @@ MUTATIONS: Final = {
         "            pass\n",
         "queue-database",
     ),
-    "floor-everywhere": Mutation(
+    "no-floor": Mutation(
         "connectors.core.epochs",
-        "        if epoch <= self.floor():",
-        "        if False:",
+        '        return max(map(int, self.storage.names("floor")), default=0)',
+        "        return 0",
         "queue-database",
     ),
     "window-zero": Mutation(
@@ -127,7 +127,7 @@ MUTATIONS: Final = {
         "connectors.core.ledger",
         "    if batch == last.batch:\n        return Verdict.SKIP",
         "    if batch == last.batch:\n        return Verdict.WRITE",
-        "queue-files",
+        "queue-database",
     ),
     "record-always-true": Mutation(
         "connectors.core.commit",

@@ -126,6 +126,7 @@ class _Operator:
         self._adversary, self._scheduler, self._disk, self._pipeline = adversary, adversary.scheduler, disk, pipeline
         self._chance = random.Random(f"operator {adversary.scheduler.seed}")
         self._carrier = self._chance.choice(("foreach_batch", "format"))
+        self._measures = self._chance.random() < 0.5
         self._published = 0
         self._drivers = 0
         self._forgotten = -1
@@ -177,6 +178,7 @@ class _Operator:
                 adversary=self._adversary,
                 make_source=lambda: self._pipeline.source(parallelism),
                 make_sink=self._pipeline.sink,
+                measures=self._measures,
             )
             self._scheduler.note(f"starts, {parallelism} readers, {'availableNow' if available_now else 'continuous'}")
             try:
