@@ -144,8 +144,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             self._committed = last
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        if not start["epoch"]:
-            self.log.claim(end["log"])
+        (self.log.check if start["epoch"] else self.log.claim)(end["log"])
         self.resume()
         plan = self._plan(start, end, parallelism)
         details = [{"positions": share, "cap": plan.get("cap")} for share in plan["shares"]]
@@ -326,8 +325,8 @@ class CursorReader(SplitReader[CursorSplit]):
 
     def read(self, split: CursorSplit) -> Iterator[pa.RecordBatch]:
         record = self._record(split)
+        self.log.check(split.log)  # of two queries on one folder, the other one may have put the record
         if record is None:
-            self.log.check(split.log)
             epoch = CursorEpoch(self.source.values, split, self._cursor)
             epoch.read(self.awake)
             table = pa.table({}) if self.source.repeatable else pa.Table.from_batches(epoch.rows(), self.schema)

@@ -3,7 +3,8 @@
 An offset is the number of an *epoch*, and the tasks that read an epoch record in the *epoch log* what they have read, before
 Spark sees a row of it: the rows, where the system cannot be asked again, else the positions at which the epoch ends::
 
-    <stateLocation>/log.json                          the id of the log; offsets name it
+    <stateLocation>/log.json                          the id of the log, of the query that was the first to claim it
+    <stateLocation>/starts/<id>                       a query began here whose offsets name this log
     <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
     <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
     <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
@@ -189,13 +190,16 @@ class EpochLog:
         if self._id() or (epochs and not (of_driver and epochs == [1])) or self.storage.names("ids") or self.floor():
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
-        return machine.token()
+        log_id = machine.token()
+        self.storage.put_if_absent(_start(log_id), b"")
+        return log_id
 
     def claim(self, log_id: str) -> None:
         """As :meth:`check`, when the engine has recorded the first offset of a query, before it reads anything.
 
         Of two queries, or two drivers, that begin at once the first one to claim the folder owns it.
         """
+        self.check(log_id)
         self.storage.put_if_absent(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
         self.check(log_id)
 
@@ -212,9 +216,9 @@ class EpochLog:
             )
 
     def check(self, log_id: str) -> None:
-        """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""
+        """Raises :class:`StateError` where the folder is another query's, or the one in which this query began is gone."""
         folder_id = self._id()
-        if folder_id != log_id:
+        if folder_id != log_id and (folder_id or self.storage.size(_start(log_id)) is None):
             what = "another query's epoch log" if folder_id else "no epoch log: it was deleted"
             raise StateError(
                 f"{self.storage.root} (stateLocation) has {what}, so the messages that the checkpoint stands on are not known",
@@ -352,6 +356,8 @@ class EpochLog:
             self.storage.put_if_absent(f"floor/{old[-1]:020d}", b"")
             if floor:
                 self.storage.delete(f"floor/{floor:020d}")
+        elif old:  # who has put the floor may have died before it was durable
+            self.storage.sync(folders=["floor"])
         for epoch in old:
             self.storage.delete_folder(f"epochs/{epoch:020d}")
         now = machine.time()
@@ -402,6 +408,10 @@ class EpochLog:
         except FileNotFoundError:
             return ""
 
+
+
+def _start(log_id: str) -> str:
+    return f"starts/{log_id}"
 
 
 def _record(epoch: int, reader: int) -> str:

@@ -86,6 +86,17 @@ def test_a_log_that_was_deleted_stops_the_query_with_the_way_out(system: QueueCo
     assert "a new checkpoint and a stateLocation of its own" in str(error.value)
 
 
+def test_a_log_that_was_deleted_stops_also_a_replay_of_the_first_batch(system: QueueContext) -> None:
+    system.write(3)
+    log: list[Any] = []
+    query = SourceQuery(system)
+    assert values(query.next(log) or []) == [0, 1, 2]
+    query.planner.close()
+    shutil.rmtree(system.options()["stateLocation"])
+    with pytest.raises(StateError, match=r"stateLocation.*no epoch log: it was deleted"):
+        SourceQuery(system).batch(log, 0)
+
+
 def test_an_epoch_that_the_driver_recorded_before_it_died_is_that_of_the_same_query(tmp_path: Path) -> None:
     """The engine knows no offset then; from its first offset on, a query without one is another query."""
     log = EpochLog(storage_of(str(tmp_path)), "double")

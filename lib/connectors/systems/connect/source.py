@@ -169,8 +169,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._committed = last
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
-        if at["epoch"]:
-            self.log.check(at["log"])
+        self.log.check(at["log"])
         self.acknowledge(at["epoch"])
         epoch = at["epoch"] + 1
         manifest = self.log.plan(epoch)
@@ -331,7 +330,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         storage = self.source.letters()
         if storage is not None and manifest.get("letters"):
             with self.log.storage.open(f"epochs/{epoch:020d}/{manifest['letters']}") as file:
-                storage.put_if_absent(f"connect-{digest(log, epoch, length=24)}.parquet", file.read())
+                storage.put_if_absent(f"connect-{digest(manifest['letters'], epoch, length=24)}.parquet", file.read())
 
     def _show(self, host: SourceHost) -> None:
         """Leaves the states of the tasks beside the log, when they have changed."""

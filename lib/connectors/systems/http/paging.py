@@ -98,7 +98,9 @@ class _OnePage(Paging):
 class _Numbered(Paging):
     """Pages by number."""
 
-    counts_pages = True
+    @property
+    def counts_pages(self) -> bool:  # type: ignore[override]
+        return self.values["pages"] is None and self.values["shortPage"] == "next"  # else a page that another follows is whole
 
     def parameters(self, token: Any) -> dict[str, Any]:
         return {self.values["parameter"]: self._number(token), **super().parameters(token)}

@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import logging
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -156,6 +157,9 @@ _Content = tuple[list[Any], Any]
 """The records of a page, and the token of the page after it."""
 
 
+_page_lengths = machine.PerProcess(dict[str, Counter[int]])
+
+
 class HttpCursor(Cursor):
     """Reads a resource page by page, and the children of each record where it is one of a parent.
 
@@ -175,7 +179,6 @@ class HttpCursor(Cursor):
         self._lock = threading.Lock()
         self._page: tuple[str, list[Any], Any] | None = None
         self._ahead: tuple[str, _Content] | None = None
-        self._longest: dict[str, int] = {}
         self._has_begun = False
         self._sweep = Sweep()
         self._position: dict[str, Any] = {}
@@ -290,26 +293,31 @@ class HttpCursor(Cursor):
         """The page of ``token``, and the one after it where that was asked for too.
 
         A short page may be the last one, and have more records by the time when the page after it is asked for: the sweep would
-        pass over them. So it is asked again if there is a page after it. A page that is still the same then is short because
+        pass over them. So it is asked again if there is a page after it. A page that has no more records then is short because
         the API caps its pages, or filters them.
         """
         page = page or self._records(resource, token, parent, position)
         if not resource.paging.counts_pages:
             return page, None
-        while page[0] and page[1] is not None and len(page[0]) not in self._full_pages(resource):
+        while page[0] and page[1] is not None and not self._is_full(resource, len(page[0])):
             after = self._records(resource, page[1], parent, position)
             if not after[0]:
                 return (page, after) if after[1] is not None else ((page[0], None), None)
             again = self._records(resource, token, parent, position)
-            if again[0] == page[0]:
-                self._longest[resource.name] = max(len(page[0]), self._longest.get(resource.name, 0))
+            if len(again[0]) <= len(page[0]):
+                self._lengths(resource)[len(page[0])] += 1
                 return page, after
             page = again
         return page, None
 
-    def _full_pages(self, resource: Resource) -> tuple[int | None, int | None]:
-        """The numbers of records of a page that is not short: ``size``, and the most that a page before others has had."""
-        return resource.paging.values["size"], self._longest.get(resource.name)
+    def _is_full(self, resource: Resource, count: int) -> bool:
+        """True for the length of a whole page: the longest that was seen before others, twice, or once where it is ``size``."""
+        lengths = self._lengths(resource)
+        return count == max(lengths, default=0) and lengths[count] >= (1 if count == resource.paging.values["size"] else 2)
+
+    def _lengths(self, resource: Resource) -> Counter[int]:
+        """How often pages of so many records were followed by others."""
+        return _page_lengths().setdefault(digest(resource.base, resource.path, resource.name), Counter())
 
     def _position_of(self, sweep: Sweep) -> Any:
         return None if self._top.cursor is None else sweep.asked(self._top.cursor)
