@@ -79,7 +79,7 @@ class HttpSource(CursorSource):
     """Those of a subclass for one API, as SQL text."""
     repeatable = False
     max_parallelism = 1
-    conditions = "a record that comes late is not older than the cursor's lookback"
+    conditions = "a record that comes late is not older than the cursor's lookback; numbered pages come from no cache"
     options = CONNECTION | Options(
         {
             "config": Json(REQUIRED, words=WORDS, meaning="the API; secret"),
