@@ -1,4 +1,7 @@
-"""The disk of a history: a folder of the machine's own, each of whose steps the adversary sees, and which forgets."""
+"""The disk of a history: a folder of the machine's own, each of whose steps the adversary sees, and which forgets.
+
+:class:`RemoteStorage` is one that lies behind a network.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,44 @@ import contextlib
 import os
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
+from ...storage.base import Content, Item
+from ...storage.local import LocalStorage
 from ..forgetful_disk import Change, ForgetfulDisk
 from .adversary import Adversary, Move
+
+
+class RemoteStorage(LocalStorage):
+    """A folder behind a network: a request for it, or the answer, may be lost."""
+
+    def __init__(self, root: Path, adversary: Adversary) -> None:
+        super().__init__(root)
+        self._adversary = adversary
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        return self._adversary.request(f"create {name}", partial(super().put_if_absent, name, content))
+
+    def read(self, name: str) -> bytes:
+        return self._adversary.request(f"read {name}", partial(super().read, name))
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self._adversary.request(f"open {name}", partial(super().open, name))
+
+    def items(self, folder: str = "") -> list[Item]:
+        return self._adversary.request(f"list {folder}", partial(super().items, folder))
+
+    def names(self, folder: str = "") -> list[str]:
+        return self._adversary.request(f"list {folder}", partial(super().names, folder))
+
+    def delete(self, name: str) -> None:
+        self._adversary.request(f"delete {name}", partial(super().delete, name))
+
+    def delete_folder(self, name: str) -> None:
+        self._adversary.request(f"delete {name}", partial(super().delete_folder, name))
 
 
 class SimulatedDisk(ForgetfulDisk):

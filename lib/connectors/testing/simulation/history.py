@@ -16,12 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ...core import epochs, ledger
+from ...core.epoch_source import EpochLogSource
+from ...core.epochs import EpochLog
 from ...core.metrics import FOLDER
 from ...core.sink import Sink
 from ...core.source import Source
 from ..engine import Checkpoint
 from .adversary import Adversary, Move
-from .disk import SimulatedDisk
+from .disk import RemoteStorage, SimulatedDisk
 from .engine import SimulatedEngine
 from .models import SCHEMA, Database, DatabaseSink, Queue, QueueSource, Shards, ShardSource
 from .scheduler import Fault, Scheduler, Thread
@@ -236,16 +238,26 @@ def _options(**options: Any) -> dict[str, str]:
     return {name: str(value) for name, value in options.items()}
 
 
+def _source_kind(model: type[EpochLogSource], adversary: Adversary, **world: Any) -> Any:
+    """A source over ``world``, whose epoch log is on the disk, or behind a network."""
+
+    def log(self: EpochLogSource) -> EpochLog:
+        return EpochLog(RemoteStorage(self.values["stateLocation"], adversary), self.name)
+
+    is_remote = adversary.chance() < 0.5
+    return type(f"{model.__name__}Model", (model,), {**world, **({"log": log} if is_remote else {})})
+
+
 def _queue_source(adversary: Adversary, folder: Path) -> tuple[Callable[..., Source], Callable[[list[int]], None]]:
     queue = Queue(adversary)
-    kind: Any = type("QueueModel", (QueueSource,), {"queue": queue})
+    kind = _source_kind(QueueSource, adversary, queue=queue)
     options = _options(stateLocation=folder / "log", **_TIMES, maxRowsPerTrigger=4, deduplicationWindow="600s")
     return lambda readers: kind.of({**options, "numPartitions": str(readers)}, streaming=True), queue.publish
 
 
 def _shard_source(adversary: Adversary, folder: Path) -> tuple[Callable[..., Source], Callable[[list[int]], None]]:
     shards = Shards(adversary)
-    kind: Any = type("ShardModel", (ShardSource,), {"shards": shards})
+    kind = _source_kind(ShardSource, adversary, shards=shards)
     options = _options(stateLocation=folder / "log", **_TIMES, maxRowsPerTrigger=4)
     return lambda readers: kind.of({**options, "numPartitions": str(readers)}, streaming=True), shards.publish
 
