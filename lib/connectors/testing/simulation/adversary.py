@@ -47,10 +47,10 @@ _SKEWS: Final = (-30.0, -3.0, 3.0, 30.0)
 
 
 class Adversary:
-    """The adversary of one history, which makes at most ``budget`` moves of the kinds ``moves``, and then rests."""
+    """The adversary of one history, which makes at most ``budget`` moves of each kind of ``moves``, and then rests."""
 
     def __init__(
-        self, scheduler: Scheduler, budget: int = 24, moves: Collection[Move] = tuple(Move), spared: Collection[int] = ()
+        self, scheduler: Scheduler, budget: int = 5, moves: Collection[Move] = tuple(Move), spared: Collection[int] = ()
     ) -> None:
         self.scheduler = scheduler
         self.spared = spared
@@ -58,23 +58,25 @@ class Adversary:
         self.count = 0
         """The number of moves, with those that are spared."""
         self._chance = random.Random(f"moves {scheduler.seed}")
-        self._budget = self._chance.randrange(1, budget + 1)
+        self._rests = False
         kept = [move for move in Move if move in moves and self._chance.random() < 0.6]
+        self._left = {move: self._chance.randrange(1, budget + 1) for move in kept}
         self._rates = {move: self._chance.choice(_SELDOM if move in _AT_FEW_STEPS else _RATES) for move in kept}
 
     @property
     def rests(self) -> bool:
         """True when all moves are made."""
-        return self.count >= self._budget
+        return self._rests or not any(self._left.values())
 
     def rest(self) -> None:
         """No move comes any more."""
-        self._budget = self.count
+        self._rests = True
 
     def strikes(self, move: Move, what: str, weight: float = 1.0) -> bool:
         """Whether ``move`` happens now, to ``what``; ``weight`` times as likely as usual."""
-        if move not in self._rates or self.rests or self._chance.random() >= weight * self._rates[move]:
+        if self._rests or not self._left.get(move) or self._chance.random() >= weight * self._rates[move]:
             return False
+        self._left[move] -= 1
         self.count += 1
         if self.count - 1 in self.spared:
             return False

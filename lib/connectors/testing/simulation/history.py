@@ -28,11 +28,11 @@ from .engine import SimulatedEngine
 from .models import SCHEMA, Database, DatabaseSink, Queue, QueueSource, Shards, ShardSource
 from .scheduler import Fault, Scheduler, Thread
 
-_PATIENCE: Final = (30.0, 300.0, 3000.0)
+_PATIENCE: Final = (5.0, 30.0, 300.0)
 _TIMES: Final = {"maxEpochTime": "2s", "drainTimeout": "3s", "pollInterval": "5s"}
 _GAPS: Final = (0.0, 1.0, 30.0, 1000.0)
 _LONGEST_PAUSE: Final = 1000.0
-_RUNS: Final = 16
+_RUNS: Final = 12
 _UNSEEN: Final = frozenset({Move.COPY, Move.GIVE_UP, Move.DUPLICATE, Move.TWIN, Move.SECOND_DRIVER})
 """After these moves a task that no driver knows of may have leases: a run cannot wait for their end."""
 
