@@ -215,8 +215,8 @@ MUTATIONS: Final = {
     ),
     "cursor-record-ignored": Mutation(
         "connectors.core.cursor_source",
-        "        record = self._record(split)\n        if record is None:\n            self.log.check",
-        "        record = None\n        if record is None:\n            self.log.check",
+        "        record = self._record(split)\n        self.log.check(split.log)",
+        "        record = None\n        self.log.check(split.log)",
         "shards-database",
     ),
     "finished-forgotten": Mutation(
