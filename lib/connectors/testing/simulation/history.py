@@ -54,7 +54,10 @@ World = Callable[[Adversary, Path], Pipeline]
 
 @dataclass
 class History:
-    """One history. ``published`` and ``arrived`` are the rows; ``fault`` is what was wrong, in words."""
+    """One history: what happened (``timeline``), by how many ``steps``, and what was wrong (``fault``), in words.
+
+    ``moves`` are those that the adversary made; ``count`` has also those that were spared.
+    """
 
     seed: int
     world: str
@@ -91,7 +94,9 @@ def run(world: str, seed: int, spared: Collection[int] = (), moves: Collection[M
                 disk.run(lambda: scheduler.run(operator.work))
             except Fault as found:
                 fault = str(found)
-            return History(seed, world, scheduler.events, adversary.made, adversary.count, scheduler.count, fault)
+            timeline = [event.replace(str(folder), "") for event in scheduler.events]
+            fault = fault.replace(str(folder), "")
+            return History(seed, world, timeline, adversary.made, adversary.count, scheduler.count, fault)
     finally:
         if before is None:
             del os.environ[FOLDER]
