@@ -284,7 +284,7 @@ def _files_sink(adversary: Adversary, folder: Path) -> tuple[Callable[[], Sink],
         files = sorted(path.glob("*.parquet"))
         return [value for file in files for value in pq.read_table(file)["value"].to_pylist()]
 
-    return lambda: FilesSink.of({"path": str(path), "fileFormat": "parquet"}), rows
+    return lambda: FilesSink.of({"path": str(path), "fileFormat": "parquet", "sinkId": "files"}), rows
 
 
 def _world(source: Callable[..., Any], sink: Callable[..., Any]) -> World:
