@@ -59,7 +59,7 @@ def test_a_source_and_a_sink_of_one_name_are_one_system(caplog: pytest.LogCaptur
     assert (source.__name__, sink.__name__) == ("Inbox", "Shelf")  # type: ignore[union-attr]
     assert issubclass(source, Source)  # type: ignore[arg-type]
     assert issubclass(sink, Sink)  # type: ignore[arg-type]
-    assert found["kafka"] == systems.own_systems()["kafka"]
+    assert all(kind is not None and kind.__module__ != "shelves" for kind in found["kafka"])
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [
         "kafka = shelves", "missing = shelves", "number = shelves", "twin = shelves"
     ]  # fmt: skip

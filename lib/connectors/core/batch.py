@@ -14,13 +14,11 @@ class DriverClock:
     """Microseconds since 1970. They never go back in a process, whatever happens to the clock of its machine."""
 
     def __init__(self) -> None:
-        self._ahead = 0.0
-        self._last = 0
+        self._ahead = 0
 
     def __call__(self) -> int:
-        self._ahead = max(self._ahead, machine.time() - machine.monotonic())
-        self._last = max(self._last + 1, int((self._ahead + machine.monotonic()) * 1e6))
-        return self._last
+        self._ahead = max(self._ahead, machine.time_ns() - machine.monotonic_ns())
+        return (self._ahead + machine.monotonic_ns()) // 1000
 
 
 _clock: Final = machine.PerProcess(DriverClock)

@@ -22,8 +22,14 @@ class Machine:
     def time(self) -> float:
         return _time.time()
 
+    def time_ns(self) -> int:
+        return _time.time_ns()
+
     def monotonic(self) -> float:
         return _time.monotonic()
+
+    def monotonic_ns(self) -> int:
+        return _time.monotonic_ns()
 
     def sleep(self, seconds: float) -> None:
         _time.sleep(seconds)
@@ -59,9 +65,19 @@ def time() -> float:
     return here.time()
 
 
+def time_ns() -> int:
+    """Nanoseconds since 1970 by the machine's clock."""
+    return here.time_ns()
+
+
 def monotonic() -> float:
     """Seconds since some moment; the clock's corrections do not change it."""
     return here.monotonic()
+
+
+def monotonic_ns() -> int:
+    """:func:`monotonic` in nanoseconds."""
+    return here.monotonic_ns()
 
 
 def sleep(seconds: float) -> None:

@@ -59,7 +59,8 @@ def mutated(name: str) -> str:
 def first_fault(name: str, seeds: int) -> str:
     """The fault of the first history that is wrong with the mutation; empty if none of ``seeds`` is."""
     code = f"from {__name__} import search; search({name!r}, {seeds})"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "lib"), str(root)])}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()

@@ -251,8 +251,14 @@ class Scheduler(machine.Machine):
     def time(self) -> float:
         return self.now + self.thread.process.skew
 
+    def time_ns(self) -> int:
+        return int(self.time() * 1e9)
+
     def monotonic(self) -> float:
         return self.now
+
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
 
     def sleep(self, seconds: float) -> None:
         self.pause(seconds)
