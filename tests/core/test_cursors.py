@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -331,3 +332,19 @@ def test_a_shard_at_its_end_holds_back_the_others_until_it_is_idle(
     for _ in range(3):
         rows += query.next(log) or []
     assert values(rows) == expected
+
+
+def test_a_replay_does_not_take_the_record_of_another_query_that_has_got_the_folder(system: ShardContext) -> None:
+    system.write(4)
+    log, other = list[Any](), list[Any]()
+    SourceQuery(system, maxRowsPerTrigger="2").next(log)
+    query = SourceQuery(system, maxRowsPerTrigger="2")
+    assert query.plan(log) == 1
+    parts = query.planner.slices(log[0], log[1])
+    shutil.rmtree(system.options()["stateLocation"])
+    for _ in range(2):
+        assert SourceQuery(system, maxRowsPerTrigger="1").next(other)
+    with pytest.raises(StateError, match="another query's epoch log"):
+        SourceQuery(system, maxRowsPerTrigger="2").tasks(log, 1)
+    with pytest.raises(StateError, match="another query's epoch log"):
+        [query.rows(part) for part in parts]

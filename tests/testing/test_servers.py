@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from connectors import workbench
-from connectors.testing.servers import KinesisServer, KinesisStreams
+from connectors.testing.servers import KinesisServer, KinesisStreams, MariaDbServer
 from connectors.testing.servers.base import Server
-from tests.servers import required
+from tests.servers import optional, required
 
 
 class Sleep(Server):
@@ -48,3 +52,20 @@ def test_streams_are_reached_by_the_options_of_the_connector() -> None:
     assert [record["Data"] for record in server.records("by-options")] == [b"data"]
     assert len(server.open_shards("by-options")) == 2
     streams.client.delete_stream(StreamName="by-options")
+
+
+@pytest.mark.server
+def test_a_server_that_would_give_up_root_ends_with_a_test_run_that_is_killed() -> None:
+    optional(MariaDbServer)
+    start = "server = MariaDbServer().start(); print(server.children[0].pid); time.sleep(600)"
+    run = [sys.executable, "-c", f"import time; from {MariaDbServer.__module__} import MariaDbServer; {start}"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(run, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        server = Path("/proc") / process.stdout.readline().strip()
+        assert server.exists()
+        process.kill()
+    end = time.monotonic() + 30
+    while server.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not server.exists()

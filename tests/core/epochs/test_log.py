@@ -390,13 +390,13 @@ def _counted(method: Any, name: str, calls: Counter[str]) -> Any:
 
 
 class DyingDisk(ForgetfulDisk):
-    """Dies once, before it makes the first record of an epoch durable that all can see."""
+    """Dies once, before it makes durable what all can see in a folder: a file of the pattern ``dies_before``."""
 
-    has_died = False
+    dies_before = ""
 
     def sync(self, path: Path) -> None:
-        if path.name == f"{1:020d}" and not self.has_died and list(path.glob("*.arrow")):
-            self.has_died = True
+        if self.dies_before and list(path.glob(self.dies_before)):
+            self.dies_before = ""
             raise KeyboardInterrupt
         super().sync(path)
 
@@ -410,6 +410,7 @@ def test_a_record_of_a_dead_attempt_is_durable_before_its_rows_go_on(
     system, log = kind(tmp_path / "system"), list[Any]()
     system.write(3)
     disk = DyingDisk(Path(system.options()["stateLocation"]), tmp_path / "journal")
+    disk.dies_before = "*.arrow"
     query = SourceQuery(system, numPartitions="1")
 
     def work() -> None:
@@ -424,3 +425,25 @@ def test_a_record_of_a_dead_attempt_is_durable_before_its_rows_go_on(
     disk.run(work)
     disk.fail(random.Random(seed))
     assert EpochLog(storage_of(str(disk.folder)), "double").table(1, 0) is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_epochs_are_deleted_only_below_a_floor_that_is_durable(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "system").mkdir()
+    system, log = QueueContext(tmp_path / "system"), list[Any]()
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        SourceQuery(system).next(log)
+    disk = DyingDisk(Path(system.options()["stateLocation"]), tmp_path / "journal")
+    newest = log_of(system).floor() + 1
+    disk.start()
+
+    def work() -> None:
+        disk.dies_before = f"../floor/{newest:020d}"
+        with pytest.raises(KeyboardInterrupt):
+            SourceQuery(system).planner.latest(log[-1])
+        SourceQuery(system).planner.latest(log[-1])
+
+    disk.run(work)
+    disk.fail(random.Random(seed))
+    assert log_of(system).floor() >= min(log_of(system).epochs()) - 1

@@ -193,3 +193,31 @@ def test_a_run_that_ends_with_a_failed_task_fails_and_shows_its_trace(tmp_path: 
     database.broken.clear()
     database.insert(3, "a")
     assert len(query.run()) == 3  # what b had was recorded before the failure
+
+
+def test_a_letter_of_a_driver_that_died_before_the_engine_knew_its_epoch_is_one_letter(
+    tmp_path: Path, database: Database
+) -> None:
+    letters = tmp_path / "letters"
+    refusing = {"errors_tolerance": "all", "value_converter": f"{__name__}.Refusing"}
+    query = Query(tmp_path, database, {"deadLetterPath": str(letters)}, **refusing)
+    planner = Planner(ConnectSource.of(query.options, streaming=True))
+    planner.latest(INITIAL)
+    planner.close()
+    assert len(query.run()) == 9
+    assert pq.read_table(letters).num_rows == 1
+
+
+def test_a_query_whose_folder_another_one_has_taken_starts_no_connector(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database("a")
+    first, second = Query(tmp_path, database), Query(tmp_path, database)
+    assert first.run() == []
+    database.insert(10)
+    assert len(second.run()) == 10
+    starts: list[Any] = []
+    monkeypatch.setattr(PythonSourceHost, "start", lambda *arguments: starts.append(arguments))
+    with pytest.raises(StateError, match="another query's epoch log"):
+        first.run()
+    assert starts == []

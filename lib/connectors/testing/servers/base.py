@@ -159,8 +159,17 @@ class Server:
         self.launch()
         self._wait_until(self.ready)
 
-    def spawn(self, command: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
-        """Starts a child in ``folder``, by default the server's; what it prints is in :meth:`log`."""
+    def spawn(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        user: str | None = None,
+    ) -> None:
+        """Starts a child in ``folder``, by default the server's; what it prints is in :meth:`log`.
+
+        A server that gives up root does not end with its parent: start it as its ``user``.
+        """
         with open(self.folder / "server.log", "ab") as log:
             child = subprocess.Popen(
                 command,
@@ -171,6 +180,9 @@ class Server:
                 cwd=folder or self.folder,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
+                user=user,
+                group=user,
+                extra_groups=None if user is None else [],
             )
         self.children.append(child)
 

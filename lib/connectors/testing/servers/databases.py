@@ -141,12 +141,13 @@ class MariaDbServer(Server):
         self.jdbc = f"jdbc:{self.url}"
 
     def launch(self) -> None:
-        data, user = self.folder / "data", getpass.getuser() if os.getuid() else "mysql"
-        if not os.getuid():
-            shutil.chown(self.folder, "mysql")
-        base = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
+        data, user = self.folder / "data", None if os.getuid() else "mysql"
+        if user is not None:
+            shutil.chown(self.folder, user)
+        base = ["--no-defaults", f"--datadir={data}"]
         if not data.exists():
-            command = [self.installer, *base, "--auth-root-authentication-method=normal", "--skip-test-db"]
+            owner = f"--user={user or getpass.getuser()}"
+            command = [self.installer, *base, owner, "--auth-root-authentication-method=normal", "--skip-test-db"]
             run_step(command, "mariadb-install-db failed")
         init = self.folder / "init.sql"
         statements = ["CREATE DATABASE IF NOT EXISTS test;\n"]
@@ -156,7 +157,8 @@ class MariaDbServer(Server):
         init.write_text("".join(statements))
         address = [f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s.sock"]
         files = [f"--pid-file={self.folder}/pid", f"--init-file={init}"]
-        self.spawn([self.daemon, *base, *address, *files, *(f"--{key}={value}" for key, value in self.settings.items())])
+        settings = [f"--{key}={value}" for key, value in self.settings.items()]
+        self.spawn([self.daemon, *base, *address, *files, *settings], user=user)
 
     def ready(self) -> bool:
         address = {"host": HOST, "port": self.port, "user": self.user, "password": self.password, "database": "test"}
