@@ -19,9 +19,9 @@ from connectors.core.planning import INITIAL, Planner
 from connectors.ground.errors import StateError
 from connectors.storage import storage_of
 from connectors.testing import SourceContext
-from connectors.testing.forgetful_disk import ForgetfulDisk
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
+from tests.core.epochs.dying_disk import DyingDisk
 from tests.core.epochs.queries import SCHEMA, log_of, values
 from tests.systems.reference_contexts import QueueContext, ShardContext
 
@@ -387,18 +387,6 @@ def _counted(method: Any, name: str, calls: Counter[str]) -> Any:
         return method(*args, **kwargs)
 
     return call
-
-
-class DyingDisk(ForgetfulDisk):
-    """Dies once, before it makes durable what all can see in a folder: a file of the pattern ``dies_before``."""
-
-    dies_before = ""
-
-    def sync(self, path: Path) -> None:
-        if self.dies_before and list(path.glob(self.dies_before)):
-            self.dies_before = ""
-            raise KeyboardInterrupt
-        super().sync(path)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 
 from connectors.connect import RecordConverter, Schema
 from connectors.connect.python_host import PythonSourceHost
-from connectors.core.epochs import EpochLog
+from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.ground.errors import Fatal, Misconfigured, Poison, StateError
+from connectors.storage import storage_of
 from connectors.systems.connect import ConnectSource
 from tests.connect.database import DATABASES, Database, TablesConnector
+from tests.core.epochs.dying_disk import DyingDisk
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 TIMES = {"pollInterval": "100ms", "drainTimeout": "200ms", "restart.initialBackoff": "10ms", "restart.maxRetries": "1"}
@@ -214,10 +217,34 @@ def test_a_query_whose_folder_another_one_has_taken_starts_no_connector(
     database = Database("a")
     first, second = Query(tmp_path, database), Query(tmp_path, database)
     assert first.run() == []
-    database.insert(10)
-    assert len(second.run()) == 10
+    for _ in range(HISTORY + 2):  # its first epochs are deleted
+        database.insert(1)
+        assert len(second.run()) == 1
     starts: list[Any] = []
     monkeypatch.setattr(PythonSourceHost, "start", lambda *arguments: starts.append(arguments))
     with pytest.raises(StateError, match="another query's epoch log"):
         first.run()
     assert starts == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_epoch_of_a_driver_that_died_is_durable_before_its_rows_go_on(
+    tmp_path: Path, database: Database, seed: int
+) -> None:
+    source = ConnectSource.of(Query(tmp_path, database).options, streaming=True)
+    disk = DyingDisk(tmp_path / "log", tmp_path / "journal")
+    disk.folder.mkdir()
+    disk.start()
+
+    def work() -> None:
+        disk.dies_before = "plan.json"
+        dead, planner = Planner(source), Planner(source)
+        with pytest.raises(KeyboardInterrupt):
+            dead.latest(INITIAL)
+        assert planner.slices(INITIAL, planner.latest(INITIAL))
+        for one in (dead, planner):
+            one.close()
+
+    disk.run(work)
+    disk.fail(random.Random(seed))
+    assert EpochLog(storage_of(str(disk.folder)), "connect").plan(1) is not None

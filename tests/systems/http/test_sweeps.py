@@ -153,6 +153,18 @@ def test_rows_that_fill_a_short_page_while_the_page_after_it_is_asked_for_are_no
     assert sorted(row["id"] for row in got) == list(range(60))
 
 
+def test_a_run_that_has_seen_the_end_behind_a_short_page_leaves_no_next_one_to_stand_there(
+    server: Answers, tmp_path: Path
+) -> None:
+    rows = rows_of(range(3))
+    server.rule = lambda asked: numbered([row for row in rows if row["at"] >= asked.query.get("since", "")], cap=10)(asked)
+    system, log = Declared(tmp_path, server, **CURSOR, paging={"kind": "page"}), list[Any]()
+    assert len(SourceQuery(system, maxRowsPerTrigger="3").next(log) or []) == 3
+    rows += rows_of(range(3, 40))
+    got = SourceQuery(system).rest(log)
+    assert sorted(row["id"] for row in got) == list(range(3, 40))
+
+
 def test_a_page_as_short_as_a_filtered_one_before_is_asked_for_again(server: Answers, tmp_path: Path) -> None:
     rows = rows_of(range(17))
 
