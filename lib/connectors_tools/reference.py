@@ -195,8 +195,8 @@ def example(connector: type[Source] | type[Sink]) -> str:
     name, options = connector.name, needed_options(connector)
     if issubclass(connector, Sink):
         pairs = ", ".join(f'"{option}": "…"' for option in options)
-        given = f", {{{pairs}}}" if pairs else ""
-        return f'rows.writeStream.foreachBatch(connectors.foreach_batch("{name}"{given}))'
+        options_text = f", {{{pairs}}}" if pairs else ""
+        return f'rows.writeStream.foreachBatch(connectors.foreach_batch("{name}"{options_text}))'
     calls = "".join(f'.option("{option}", "…")' for option in options)
     return f'spark.{"read" if connector.batch_only else "readStream"}.format("connectors.{name}"){calls}.load()'
 

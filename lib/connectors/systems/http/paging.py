@@ -62,9 +62,6 @@ class Paging(ABC):
     expires = False
     """True where the API makes the tokens, so that it may refuse one after a time."""
 
-    counts_pages = False
-    """True where a page is found by its number, so that a record which fills a short page is on none that follows."""
-
     def __init__(self, values: Values) -> None:
         self.values = values
 
@@ -80,6 +77,10 @@ class Paging(ABC):
     @abstractmethod
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         """The token of the page after an answer with so many records; ``None`` after the last one."""
+
+    def can_grow(self, body: Any) -> bool:
+        """True where a record that comes later may fill the page of an answer, if it is short, and is on none that follows."""
+        return False
 
     def is_silent(self, body: Any) -> bool:
         """True if an answer has nothing, also no null, where it should say which page follows."""
@@ -98,9 +99,9 @@ class _OnePage(Paging):
 class _Numbered(Paging):
     """Pages by number."""
 
-    @property
-    def counts_pages(self) -> bool:  # type: ignore[override]
-        return self.values["pages"] is None and self.values["shortPage"] == "next"  # else a page that another follows is whole
+    def can_grow(self, body: Any) -> bool:
+        pages = self.values["pages"]  # the answer that tells of a next page is of a whole one
+        return self.values["shortPage"] == "next" and (pages is None or count_at(pages, body) is None)
 
     def parameters(self, token: Any) -> dict[str, Any]:
         return {self.values["parameter"]: self._number(token), **super().parameters(token)}

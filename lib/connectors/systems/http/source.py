@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -153,8 +153,15 @@ class HttpSource(CursorSource):
             return cursor.sample()
 
 
-_Content = tuple[list[Any], Any]
-"""The records of a page, and the token of the page after it."""
+class _Content(NamedTuple):
+    """The ``records`` of a page, and the token of the page ``following`` it.
+
+    ``can_grow``: a record that comes later may fill the page if it is short, and is on none that follows.
+    """
+
+    records: list[Any]
+    following: Any
+    can_grow: bool = False
 
 
 _page_lengths = machine.PerProcess(dict[str, Counter[int]])
@@ -177,7 +184,7 @@ class HttpCursor(Cursor):
         self._pause = 1.0 / values["rateLimit"] if values["rateLimit"] else 0.0
         self._next_request = self._next_sweep = 0.0
         self._lock = threading.Lock()
-        self._page: tuple[str, list[Any], Any] | None = None
+        self._page: tuple[str, _Content] | None = None
         self._ahead: tuple[str, _Content] | None = None
         self._has_begun = False
         self._sweep = Sweep()
@@ -221,7 +228,7 @@ class HttpCursor(Cursor):
         """A sweep after new records of its page, and these, or their children."""
         top = self._top
         try:
-            records, following = self._fetched(sweep)
+            records, following, _ = self._fetched(sweep)
         except Fatal as refused:
             return self._anew(sweep, refused), []
         digests = self._digests(top, records)
@@ -259,7 +266,7 @@ class HttpCursor(Cursor):
         if mark is None or (earlier := trail.marks.get(mark)) is None:
             return
         if following is not None:
-            records, _ = self._records(resource, following, parent, position)
+            records = self._content(resource, following, parent, position).records
             after = page_mark(records, self._digests(resource, records), resource, self._json)
             if after not in trail.left(mark, following).marks:
                 return
@@ -267,7 +274,7 @@ class HttpCursor(Cursor):
 
     def sample(self) -> list[Any]:
         """Records of the first page, for the columns."""
-        records, _ = self._records(self._top, None, None, None)
+        records = self._content(self._top, None, None, None).records
         for resource in self._resource.chain[1:]:
             for parent in records[:_PARENTS]:
                 if children := self._all_of(resource, parent):
@@ -277,15 +284,15 @@ class HttpCursor(Cursor):
             records = children
         return records
 
-    def _fetched(self, sweep: Sweep) -> tuple[list[Any], Any]:
-        """The records of the page of a sweep, and the token of the page after it."""
+    def _fetched(self, sweep: Sweep) -> _Content:
+        """The page of a sweep."""
         key = digest(str([sweep.after, sweep.page]))
         if self._page is None or self._page[0] != key:
             ahead = self._ahead[1] if self._ahead is not None and self._ahead[0] == key else None
             page, after = self._filled(self._top, sweep.page, None, self._position_of(sweep), ahead)
-            self._page = (key, *page)
-            self._ahead = None if after is None else (digest(str([sweep.after, page[1]])), after)
-        return self._page[1], self._page[2]
+            self._page = key, page
+            self._ahead = None if after is None else (digest(str([sweep.after, page.following])), after)
+        return self._page[1]
 
     def _filled(
         self, resource: Resource, token: Any, parent: Any, position: Any, page: _Content | None = None
@@ -296,23 +303,21 @@ class HttpCursor(Cursor):
         pass over them. So it is asked again if there is a page after it. A page that has no more records then is short because
         the API caps its pages, or filters them.
         """
-        page = page or self._records(resource, token, parent, position)
-        if not resource.paging.counts_pages:
-            return page, None
-        while page[0] and page[1] is not None and not self._is_full(resource, len(page[0])):
-            after = self._records(resource, page[1], parent, position)
-            if not after[0]:
-                return (page, after) if after[1] is not None else ((page[0], None), None)
-            again = self._records(resource, token, parent, position)
-            if len(again[0]) <= len(page[0]):
-                self._lengths(resource)[len(page[0])] += 1
+        page = page or self._content(resource, token, parent, position)
+        while page.can_grow and page.records and page.following is not None and not self._is_full(resource, page):
+            after = self._content(resource, page.following, parent, position)
+            if not after.records:
+                return (page, after) if after.following is not None else (page._replace(following=None), None)
+            again = self._content(resource, token, parent, position)
+            if len(again.records) <= len(page.records):
+                self._lengths(resource)[len(page.records)] += 1
                 return page, after
             page = again
         return page, None
 
-    def _is_full(self, resource: Resource, count: int) -> bool:
+    def _is_full(self, resource: Resource, page: _Content) -> bool:
         """True for the length of a whole page: the longest that was seen before others, twice, or once where it is ``size``."""
-        lengths = self._lengths(resource)
+        lengths, count = self._lengths(resource), len(page.records)
         return count == max(lengths, default=0) and lengths[count] >= (1 if count == resource.paging.values["size"] else 2)
 
     def _lengths(self, resource: Resource) -> Counter[int]:
@@ -322,14 +327,14 @@ class HttpCursor(Cursor):
     def _position_of(self, sweep: Sweep) -> Any:
         return None if self._top.cursor is None else sweep.asked(self._top.cursor)
 
-    def _records(self, resource: Resource, token: Any, parent: Any, position: Any) -> tuple[list[Any], Any]:
-        """The records of a page, and the token of the page after it."""
+    def _content(self, resource: Resource, token: Any, parent: Any, position: Any) -> _Content:
+        """The page of ``token``."""
         call = resource.call(token, parent, position)
         body = None if call.body is None else self._json.dumps(call.body)
         is_first = token is None
         answer, content = self._contact.call(lambda: self._asked(resource, call, body, is_first))
         if is_first and answer.status in resource.ignored:
-            return [], None
+            return _Content([], None)
         records = [] if answer.status == _NO_CONTENT else resource.records(content, call.url)
         following = resource.paging.following(token, answer, content, len(records))
         if following is None and is_first and records and resource.paging.is_silent(content):
@@ -338,7 +343,7 @@ class HttpCursor(Cursor):
         for column, name in resource.include.items():
             for record in records:
                 record[column] = searched(name, parent)
-        return records, following
+        return _Content(records, following, resource.paging.can_grow(content))
 
     def _asked(self, resource: Resource, call: Call, body: bytes | None, is_first: bool) -> tuple[Answer, Any]:
         """An answer, and what its body says; ``None`` of one without records. Only that of a first page is ever ignored."""
@@ -388,7 +393,7 @@ class HttpCursor(Cursor):
         token, trail, restarts, ahead = None, Trail(), 0, None
         while True:
             try:
-                (page, following), ahead = self._filled(resource, token, parent, None, ahead)
+                (page, following, _), ahead = self._filled(resource, token, parent, None, ahead)
             except Fatal:
                 if token is None or not resource.paging.expires or restarts == MOST_RESTARTS:
                     raise

@@ -54,18 +54,19 @@ class Adversary:
     ) -> None:
         self.scheduler = scheduler
         self.spared = spared
-        self.made: Counter[Move] = Counter()
+        self.moves: Counter[Move] = Counter()
+        """How often it made each."""
         self.count = 0
         """The number of moves, with those that are spared."""
         self._chance = random.Random(f"moves {scheduler.seed}")
         self._rests = False
-        kept = [move for move in Move if move in moves and self._chance.random() < 0.6]
-        self._left = {move: self._chance.randrange(1, budget + 1) for move in kept}
-        self._rates = {move: self._chance.choice(_SELDOM if move in _AT_FEW_STEPS else _RATES) for move in kept}
+        kinds = [move for move in Move if move in moves and self._chance.random() < 0.6]
+        self._left = {move: self._chance.randrange(1, budget + 1) for move in kinds}
+        self._rates = {move: self._chance.choice(_SELDOM if move in _AT_FEW_STEPS else _RATES) for move in kinds}
 
     @property
     def rests(self) -> bool:
-        """True when all moves are made."""
+        """True when no move is left."""
         return self._rests or not any(self._left.values())
 
     def rest(self) -> None:
@@ -80,7 +81,7 @@ class Adversary:
         self.count += 1
         if self.count - 1 in self.spared:
             return False
-        self.made[move] += 1
+        self.moves[move] += 1
         self.scheduler.note(f"** {move.name} ({self.count - 1}): {what}")
         return True
 

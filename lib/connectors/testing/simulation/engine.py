@@ -56,20 +56,21 @@ class SimulatedEngine(Engine):
             for index, tries in enumerate(attempts):
                 if index in done:
                     continue
-                if results := [result for one in tries for result in one.results if not one.is_given_up]:
+                if results := [result for attempt in tries for result in attempt.results if not attempt.is_given_up]:
                     done[index] = results[0]
                     continue
-                if all(one.is_over for one in tries):
+                if all(attempt.is_over for attempt in tries):
                     if len(tries) >= self.attempts + 2:
-                        raise next((one.thread.error for one in tries if isinstance(one.thread.error, Exception)), _lost())
+                        errors = [attempt.thread.error for attempt in tries if isinstance(attempt.thread.error, Exception)]
+                        raise errors[0] if errors else RuntimeError("the executors of all attempts at a task were lost")
                     tries.append(self._start(batch, index, slices[index], len(tries), changed))
                 elif adversary.strikes(Move.COPY, f"task {index}"):
                     tries.append(self._start(batch, index, slices[index], len(tries), changed))
                 elif adversary.strikes(Move.GIVE_UP, f"task {index}"):
                     tries[-1].is_given_up = True
-        for one in [one for tries in attempts for one in tries if one.thread.is_alive()]:
+        for attempt in [attempt for tries in attempts for attempt in tries if attempt.thread.is_alive()]:
             if adversary.chance() < 0.5:
-                one.thread.process.alive = False
+                attempt.thread.process.alive = False
         staged += [done[index] for index in sorted(done)]
 
     def measure(self, slices: Sequence[Slice]) -> tuple[int | None, str | None]:
@@ -87,7 +88,3 @@ class SimulatedEngine(Engine):
                 changed.set()
 
         return _Attempt(self.adversary.scheduler.spawn(f"task {batch.number}.{index}.{attempt}", work, weight=_WEIGHT), results)
-
-
-def _lost() -> Exception:
-    return RuntimeError("the executors of all attempts at a task were lost")

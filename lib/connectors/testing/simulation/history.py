@@ -96,7 +96,7 @@ def run(world: str, seed: int, spared: Collection[int] = (), moves: Collection[M
                 fault = str(found)
             timeline = [event.replace(str(folder), "") for event in scheduler.events]
             fault = fault.replace(str(folder), "")
-            return History(seed, world, timeline, adversary.made, adversary.count, scheduler.count, fault)
+            return History(seed, world, timeline, adversary.moves, adversary.count, scheduler.count, fault)
     finally:
         if before is None:
             del os.environ[FOLDER]
@@ -215,7 +215,7 @@ class _Operator:
             self._disk.light()
             return
         missing = due - Counter(self._pipeline.rows())
-        if driver.ends_well and missing and not self._adversary.made.keys() & _UNSEEN:
+        if driver.ends_well and missing and not self._adversary.moves.keys() & _UNSEEN:
             raise Fault(f"{driver.process.name} says SUCCESS without what was there at its start: {sorted(missing)}")
 
     def _forget_batch(self) -> None:
