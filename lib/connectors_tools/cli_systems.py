@@ -91,7 +91,10 @@ def _show_queries(*, everything: bool) -> None:
     from .bundle.configuration import find_root
     from .listing import query_lines
 
-    root = find_root(Path.cwd()) or Path.cwd()
+    try:
+        root = find_root(Path.cwd()) or Path.cwd()
+    except FileNotFoundError:  # the folder of this terminal is deleted
+        root, everything = Path(), True
     queries = [query for query in queries_of_machine() if query.sinks or query.state != UNKNOWN]
     own = [query for query in queries if not query.is_elsewhere(root)]
     shown = queries if everything else own[:_RECENT]
@@ -101,7 +104,7 @@ def _show_queries(*, everything: bool) -> None:
         name, *lines = query_lines(query)
         click.secho(name, bold=True)
         click.echo("\n".join(lines), nl=bool(lines))
-    more = {"older": len(own) - len(shown), "of other checkouts": len(queries) - len(own)}
+    more = {"older": len(own) - len(shown), "of other or unknown checkouts": len(queries) - len(own)}
     if not everything and any(more.values()):
         counts = ", ".join(f"{count} {which}" for which, count in more.items() if count)
         click.echo(f"and {counts}: python -m connectors status --all")

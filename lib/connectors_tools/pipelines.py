@@ -269,7 +269,7 @@ class _Pipeline:
         if self.is_merged:
             return f"each change is in the table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
-            return f"the table has the {self.source.plural} of one whole run; a run that is killed changes nothing"
+            return f"the table has the {self.source.plural} of one whole run; a run that is killed leaves the table as it was"
         promise = f"each {self.source.record} {self.target.promise}"
         return f"{promise}; the service may be asked again" if self.source_name == ENRICH else promise
 

@@ -41,7 +41,7 @@ def status(*arguments: str) -> list[str]:
 def test_the_queries_of_this_checkout_are_listed_and_how_many_there_are_of_others() -> None:
     own, rest = status()
     assert own.startswith("own  ended")
-    assert rest == "and 1 of other checkouts: python -m connectors status --all"
+    assert rest == "and 1 of other or unknown checkouts: python -m connectors status --all"
 
 
 def test_all_lists_the_queries_of_all_checkouts() -> None:
@@ -52,7 +52,7 @@ def test_a_checkout_without_queries_says_so_and_that_others_have_some(tmp_path: 
     monkeypatch.chdir(tmp_path / "metrics")
     first, rest = status()
     assert first == f"no query of {tmp_path / 'metrics'} has written metrics in the last 7 days"
-    assert rest.startswith("and 2 of other checkouts: ")
+    assert rest.startswith("and 2 of other or unknown checkouts: ")
 
 
 def test_a_query_of_another_machine_is_listed_wherever_its_folder_is() -> None:
@@ -60,10 +60,15 @@ def test_a_query_of_another_machine_is_listed_wherever_its_folder_is() -> None:
     assert {line.split()[0] for line in status()} == {"own", "far", "and"}
 
 
+def test_where_the_folder_is_deleted_all_are_listed(checkout: Path) -> None:
+    (checkout / "jobs").rmdir()
+    assert {line.split()[0] for line in status()} == {"own", "foreign"}
+
+
 def test_a_query_that_no_session_tells_of_is_listed_among_all() -> None:
     with Meter(Place("other", Component("sink", "files", "files-0123"), 0)) as meter:
         meter.count(rows=1)
-    assert "and 2 of other checkouts: " in status()[-1]
+    assert "and 2 of other or unknown checkouts: " in status()[-1]
     assert "    files-0123  1 row" in status("--all")
 
 

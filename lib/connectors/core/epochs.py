@@ -4,7 +4,7 @@ An offset is the number of an *epoch*, and the tasks that read an epoch record i
 Spark sees a row of it: the rows, where the system cannot be asked again, else the positions at which the epoch ends::
 
     <stateLocation>/log.json                          the id of the log, of the query that was the first to claim it
-    <stateLocation>/starts/<id>                       a query began here whose offsets name this log
+    <stateLocation>/starts/<id>                       a query began here whose offsets name this log; until one has claimed it
     <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
     <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
     <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
@@ -51,6 +51,7 @@ HISTORY: Final = 10
 """The number of acknowledged epochs that keep their rows, for a checkpoint that was restored."""
 
 _LOG: Final = "log.json"
+_STARTS: Final = "starts"
 _NO_IDS: Final = pa.chunked_array([], pa.large_string())
 _HEADER: Final = b"connectors"
 _TUPLES: Final = ("late", "leases", "finished")
@@ -202,6 +203,7 @@ class EpochLog:
         self.check(log_id)
         self.storage.put_if_absent(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
         self.check(log_id)
+        self.storage.delete_folder(_STARTS)
 
     def floor(self) -> int:
         """The last epoch that is deleted, or about to be; 0 if there is none."""
@@ -411,7 +413,7 @@ class EpochLog:
 
 
 def _start(log_id: str) -> str:
-    return f"starts/{log_id}"
+    return f"{_STARTS}/{log_id}"
 
 
 def _record(epoch: int, reader: int) -> str:

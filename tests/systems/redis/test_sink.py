@@ -349,10 +349,26 @@ def test_wrong_options_are_named(target: RedisTarget, options: dict[str, str], t
 
 
 def test_a_sink_keeps_its_ledger_when_the_login_in_its_url_changes() -> None:
-    urls = [f"redis://{login}@cache:6379/0" for login in ("etl:old-password", "etl:new-password", "other:new-password")]
+    logins = ("etl:old-password@", "etl:new password@", "other:new-p@ssword@", ":password@", "")
+    urls = [f"redis://{login}cache:6379/0" for login in logins]
+    urls += ["redis://cache:6379/0?username=etl&password=new-password", "redis://cache:6379/0?sentinel_password=password"]
     sinks = [RedisSink.of({"url": url, "key": "{id}"}) for url in urls]
+    assert {sink.target() for sink in sinks} == {"redis://cache:6379/0/hset/{id}"}
     assert len({sink.sink_id() for sink in sinks}) == 1
-    assert "password" not in sinks[0].target()
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("redis://a:6379/0?client_name=etl@prod", "redis://b:6380/7?client_name=etl@prod"),
+        ("rediss://a:6379/0?ssl_ca_certs=/etc/a@b/ca.pem", "rediss://a:6379/5?ssl_ca_certs=/etc/a@b/ca.pem"),
+        ("redis+sentinel://a:26379/orders?client_name=a@b", "redis+sentinel://a:26379/shop?client_name=a@b"),
+        ("unix:///run/redis@a.sock", "unix:///tmp/redis@a.sock"),
+        ("redis://etl:password@a:6379/0", "redis://etl:password@a:6379/1"),
+    ],
+)
+def test_sinks_of_other_databases_have_ledgers_of_their_own(url: str, other: str) -> None:
+    assert len({RedisSink.of({"url": one, "key": "{id}"}).sink_id() for one in (url, other)}) == 2
 
 
 def test_columns_that_the_rows_do_not_have_are_named(target: RedisTarget) -> None:

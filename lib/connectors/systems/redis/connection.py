@@ -27,6 +27,7 @@ CONNECTION: Final = Options(
 )
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
+_LOGIN: Final = re.compile(r"(sentinel_)?(username|password)=", re.IGNORECASE)
 _PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
 """Refusals that end: a script runs, replicas are away, a primary has become a replica."""
 
@@ -35,6 +36,13 @@ def check_connection(values: Values) -> Iterator[Problem]:
     """The problem of the address."""
     if values["url"] is not None and values["url"].startswith(_SENTINEL) and not _service(values["url"])[0]:
         yield Problem("url", "must name the sentinels' service after the hosts: redis+sentinel://host:26379/mymaster.")
+
+
+def without_login(url: str) -> str:
+    """The part of an address that tells its server and database: without who logs in, and by which password."""
+    parts = urlsplit(url)
+    settings = [part for part in parts.query.split("&") if not _LOGIN.match(part)]
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="&".join(settings)).geturl()
 
 
 def is_cluster(values: Values) -> bool:

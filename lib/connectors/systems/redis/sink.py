@@ -30,8 +30,7 @@ from ...formats.documents import documents
 from ...formats.templates import filled, texts
 from ...ground import machine
 from ...ground.columns import Column, ColumnType, Template
-from ...ground.options import masked
-from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster
+from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster, without_login
 from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
@@ -116,7 +115,7 @@ class RedisSink(BatchingSink):
 
     def target(self) -> str:
         values = self.values
-        address = masked("url", values["url"]) if values["url"] else f"{values['host']}:{values['port']}"
+        address = without_login(values["url"]) if values["url"] else f"{values['host']}:{values['port']}"
         return f"{address}/{values['command']}/{values['key']}"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
