@@ -118,6 +118,14 @@ def pytest_runtest_logfinish() -> None:
         gc.collect()
 
 
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Names a test at once when it fails, with the error: a run that ends before its summary says what failed, too."""
+    if not report.failed:
+        return None
+    error = getattr(getattr(report.longrepr, "reprcrash", None), "message", report.longreprtext)
+    return "failed" if report.when == "call" else "error", f"\nFAILED {report.nodeid}: {error[:500]}\n", "FAILED"
+
+
 def pytest_sessionfinish(exitstatus: int) -> None:
     if exitstatus:  # the folders of failed tests stay
         atexit.unregister(remove_folder_in_memory)

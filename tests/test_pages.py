@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import connectors
 from connectors import workbench
@@ -15,6 +17,9 @@ from connectors.core import CommitRefused
 from connectors.core.ledger import Entry, ReplayPolicy, decide
 from connectors.systems import all_systems
 from connectors.workbench.settings import library
+from connectors_tools.cli import main
+from connectors_tools.offsets import Checkpoint
+from tests.source_names import stream_reader
 
 DOCS = library() / "docs"
 
@@ -68,16 +73,27 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path, capfd: py
     assert spark.read.format("delta").load(f"{tmp_path}/wider").columns == ["id", "city", "cents", "channel"]
     assert sorted(row.eur for row in names["priced"].collect()) == [0.05, *map(float, range(1, 10))]
     assert not names["lag"].empty
+    show, move = re.findall(r"^python -m connectors (offsets .*)$", (DOCS / "recipes.md").read_text(), re.MULTILINE)
+    for line, position in ((f"{show} --json", 1001), (move, None), (f"{show} --json", 901)):
+        done = CliRunner().invoke(main, shlex.split(line.replace("$folder", str(tmp_path))))
+        assert done.exit_code == 0, done.output
+        assert position is None or json.loads(done.output)["sources"][0]["position"] == {"next": position}
+    names["writer"].start().awaitTermination()
+    assert Checkpoint(f"{tmp_path}/numbers").entry(10).source("0").position == {"next": 1001}
     assert "damaged" in capfd.readouterr().out
     exec(blocks[0], names)
     assert spark.read.format("delta").load(f"{tmp_path}/orders").where("city = 'damaged'").count() == 1
 
 
 @pytest.mark.spark
-def test_offsets_of_sparks_own_checkpoint_are_found_as_the_page_says(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source_name", [None, "rates"], ids=["sequence", "named"])
+def test_offsets_of_sparks_own_checkpoint_are_found_as_the_page_says(
+    spark: Any, tmp_path: Path, source_name: str | None
+) -> None:
     """The last line of an offset file is the JSON of the source, whichever source it is."""
-    writer = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().writeStream.format("noop")
-    writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+    with stream_reader(spark, source_name) as reader:
+        writer = reader.format("rate-micro-batch").option("rowsPerBatch", 5).load().writeStream.format("noop")
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
     (code,) = re.findall(r"```python\n(from pathlib.*?)```", (DOCS / "coming-from.md").read_text(), re.DOTALL)
     names = {"checkpoint": str(tmp_path)}
     exec(code, names)

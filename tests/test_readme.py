@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectors.testing import QueueSuite, SinkSuite, SourceSuite
+from connectors.testing import QueueSuite, SimulationSuite, SinkSuite, SourceSuite
 from connectors.testing.spark_suites import SparkSourceSuite
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +34,7 @@ def test_every_file_and_heading_that_a_page_names_is_there(page: Path) -> None:
 
 
 def test_every_case_that_the_checklist_names_is_in_its_suite() -> None:
-    suites = {suite.__name__: suite for suite in (SinkSuite, SourceSuite, QueueSuite, SparkSourceSuite)}
+    suites = {suite.__name__: suite for suite in (SinkSuite, SourceSuite, QueueSuite, SimulationSuite, SparkSourceSuite)}
     page = (ROOT / "notebooks" / "templates" / "README.md").read_text()
     named = re.findall(r"`(\w+)\.(test_\w+)`", page)
     assert len(named) > 20

@@ -75,10 +75,11 @@ def foreach_batch(
 
     require(LIBRARY)
     from .ground.errors import Misconfigured, Problem
+    from .ground.options import with_keywords
     from .spark.foreach_batch import ForeachBatch, Several
     from .systems import sink_class
 
-    typed = {**(options or {}), **{_camel(key): value for key, value in more.items()}}
+    typed = with_keywords(options, more)
     if isinstance(sink, str):
         return ForeachBatch(sink_class(sink).of(typed, placed=True))
     if isinstance(sink, type):
@@ -99,8 +100,3 @@ def foreach_batch(
     if problems:
         raise Misconfigured("foreach_batch", problems)
     return Several(functions)
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)

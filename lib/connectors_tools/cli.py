@@ -13,6 +13,7 @@ import click
 
 from connectors.ground.errors import ConnectorError, Misconfigured
 
+from .cli_offsets import offsets
 from .cli_systems import COMMANDS, pairs
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def _deployer(command: Callable[..., Any]) -> Callable[..., Any]:
 def deploy(target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool) -> None:
     """Deploys this bundle to a workspace: by the Databricks CLI where it is installed, else by databricks-sdk.
 
-    A second call changes nothing. A job that has left the bundle is deleted.
+    A second call changes nothing. A job or pipeline that has left the bundle is deleted.
     """
     if _is_by_cli(by):
         options = [] if plan or not force_lock else ["--force-lock"]
@@ -173,7 +174,7 @@ def deploy(target: str | None, variables: tuple[str, ...], by: str | None, plan:
 def destroy(
     target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool, auto_approve: bool
 ) -> None:
-    """Removes from a workspace what was deployed, jobs and files. Data in volumes and tables stays."""
+    """Removes from a workspace what was deployed: jobs, pipelines with their tables, files. Other data stays."""
     if _is_by_cli(by):
         flags = {"--auto-approve": auto_approve, "--force-lock": force_lock}
         options = [] if plan else [flag for flag, is_set in flags.items() if is_set]
@@ -335,5 +336,5 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     sys.exit(done.returncode)
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, offsets):
     main.add_command(command)

@@ -58,12 +58,13 @@ def ledger_lines(content: LedgerContent, newest: int, names: Mapping[str, str]) 
         for entry in sorted(entries, key=lambda entry: -entry.batch)[:newest]:
             number = f"batch {entry.batch}" if app is None else f"txnVersion {entry.batch}"
             rows = [] if entry.rows is None else [count(entry.rows, "row")]
-            facts = [number, *rows, *([_moment(entry.at)] if entry.at else [])]
+            facts = [number, *rows, *([moment(entry.at)] if entry.at else [])]
             pending = (query, entry.batch) in content.pending
             yield f"        {', '.join(facts)}{': decided, not all of it published yet' if pending else ''}"
 
 
-def _moment(seconds: float) -> str:
+def moment(seconds: float) -> str:
+    """A time (seconds since 1970) as a person of this machine's zone reads it."""
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 

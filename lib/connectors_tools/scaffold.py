@@ -296,10 +296,12 @@ class _Connector:
         classes = [
             context.partition("\n\n\nprint(")[0],
             f"class Test{self.camel}({self.template.cases}):\n    context = {self.camel}Context",
+            f"class Test{self.camel}InHistories(SimulationSuite):\n    context = {self.camel}Context",
             f"@pytest.mark.spark\nclass Test{self.camel}OnSpark(Spark{suite}Suite):\n    context = {self.camel}Context",
         ]
         cases = self.template.cases
-        suites = f"from connectors.testing import {cases}\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
+        suites = f"from connectors.testing import {cases}, SimulationSuite\n"
+        suites += f"from connectors.testing.spark_suites import Spark{suite}Suite"
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 

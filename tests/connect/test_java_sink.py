@@ -278,6 +278,7 @@ def test_a_record_that_a_task_reports_again_since_its_put_is_tried_again_is_one_
     assert [line for line in probe_lines(tmp_path) if line.startswith("value")] == ["value a", "value c"]
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_debezium_upserts_typed_rows_into_a_database() -> None:
     import psycopg

@@ -90,6 +90,7 @@ def test_references_to_config_providers_and_wrong_resets_are_refused_in_each_fil
     assert "write {{secrets/scope/key}} in its place" in result.output
 
 
+@pytest.mark.soak
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.parametrize("reset", ["", pytest.param("none", marks=pytest.mark.soak)])

@@ -32,7 +32,7 @@ class Recorder(Committer):
         self.fails = False
 
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-        self.calls.append(("publish", batch.number))
+        self.calls.append(("replace" if batch.replace else "publish", batch.number))
         if self.fails:
             raise Crash
 
@@ -75,6 +75,7 @@ class Claims(FrameCommitter):
     def __init__(self) -> None:
         self.known = {"old": Entry("old", 6), OWNER: Entry(OWNER, 0, owner="old")}
         self.claims: dict[str, int | None] = {}
+        self.replacements: list[str] = []
 
     def last(self, query: str) -> Entry | None:
         return self.known.get(query)
@@ -87,6 +88,7 @@ class Claims(FrameCommitter):
 
     def commit_frame(self, frame: object, batch: Batch) -> None:
         self.claims[batch.query] = batch.claim
+        self.replacements += [batch.query] if batch.replace else []
 
     def discard(self, committable: Committable) -> None:
         raise AssertionError("nothing is staged")

@@ -90,6 +90,49 @@ def test_a_query_that_ends_reads_children_of_a_shard_that_ended_without_records(
     assert values(rows) == list(range(8))
 
 
+def moved(system: ShardContext, log: list[Any], positions: Mapping[str, Any] | None) -> list[Any]:
+    """The offsets of a query whose last one was moved, as ``connectors offsets`` does it."""
+    at = log[-1]["at"]
+    return [*log[:-1], {**log[-1], "at": {"epoch": at["epoch"], "log": at["log"], "positions": positions}}]
+
+
+@pytest.mark.parametrize(("positions", "again"), [({"a": 2}, [2, 4]), (None, [0, 1, 2, 3, 4, 5])], ids=["a shard", "all"])
+def test_a_query_whose_position_was_moved_goes_on_there(
+    system: ShardContext, positions: Mapping[str, Any] | None, again: list[int]
+) -> None:
+    system.write(6)  # their numbers are 1 to 6, and every other one is in shard a
+    query, log = SourceQuery(system), []
+    query.planner.freeze()
+    while query.next(log) is not None:
+        pass
+    log = moved(system, log, positions)
+    query = SourceQuery(system)
+    query.planner.freeze()
+    first = query.plan(log)
+    assert first is not None
+    assert values(query.batch(log, first)) == again
+    assert values(SourceQuery(system).batch(log, first)) == again  # a replay
+    system.write(2)
+    assert values(SourceQuery(system).rest(log)) == [6, 7]
+
+
+def test_a_shard_that_was_read_to_its_end_is_read_again_and_its_children_wait_for_it(system: ShardContext) -> None:
+    system.write(4)
+    system.shards.split("a")
+    system.write(6)
+    query, log = SourceQuery(system), []
+    query.planner.freeze()
+    while query.next(log) is not None:
+        pass
+    log = moved(system, log, {"a": 0})
+    query = SourceQuery(system)
+    query.planner.freeze()
+    rows: list[dict[str, Any]] = []
+    while (more := query.next(log)) is not None:
+        rows += more
+    assert [(row["shard"], row["value"]) for row in rows] == [("a", 0), ("a", 2)]
+
+
 class SlowCursor(ShardCursor):
     """The system says nothing before ``answers_at``."""
 

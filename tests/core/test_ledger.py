@@ -49,6 +49,8 @@ TABLE = [
     (None, 0, (OTHER,), {"on_lost_ledger": "written"}, "onNewQuery=continue"),
     (None, 0, (OTHER,), {"on_new_query": "continue"}, WRITE),
     (None, 7, (OTHER,), {"on_new_query": "continue"}, WRITE),
+    (None, 0, (OTHER,), {"on_new_query": "replace"}, WRITE),
+    (None, 7, (OTHER,), {"on_new_query": "replace"}, "onNewQuery=continue"),
     (None, 1, (), {}, "onLostLedger=written"),
     (None, 7, (), {"on_new_query": "continue"}, "onLostLedger=written"),
     (None, 7, (), {"on_lost_ledger": "written"}, RECORD_ONLY),

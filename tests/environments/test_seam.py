@@ -10,7 +10,7 @@ import pytest
 import connectors
 
 ROOT = Path(connectors.__file__).parent
-SEAM = {ROOT / "spark" / "session.py"}
+SEAM = {ROOT / "spark" / "session.py", ROOT / "spark" / "execution.py"}
 JVM = {
     "SparkContext", "sparkContext", "_active_spark_context", "_gateway", "_jdf", "_jo", "_jsc", "_jsparkSession", "_jvm", "_sc",
     "_ssql_ctx", "py4j", "rdd", "sc",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from connectors.ground import secrets
 from connectors.ground.secrets import filled
 from connectors.workbench.shim import DbUtils
-from connectors_tools.fake_workspace import FakeWorkspace
+from connectors_tools.fake_workspace import FakeRuntime, FakeWorkspace
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:
@@ -35,18 +33,47 @@ def test_references_are_filled_in_the_middle_of_text_and_anywhere_in_json(monkey
         filled(["{{secrets/kv/b}}"])
 
 
-def test_in_a_workspace_its_store_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = types.ModuleType("databricks.sdk.runtime")
-    known = {("kv", "key"): "hush"}
-    secrets = types.SimpleNamespace(get=lambda scope, key: known[scope, key])
-    runtime.dbutils = types.SimpleNamespace(secrets=secrets)  # type: ignore[attr-defined]
-    for name in ("databricks", "databricks.sdk"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "databricks.sdk.runtime", runtime)
-    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "19.0")
-    assert filled("{{secrets/kv/key}}") == "hush"
-    with pytest.raises(ValueError, match='"other" of scope "kv": KeyError'):
-        filled("{{secrets/kv/other}}")
+def test_a_secret_of_unity_catalog_has_three_parts_and_a_scope_may_have_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_MAIN_SHOP_DB_PASSWORD", "hush")
+    monkeypatch.setenv("SECRET_MY_OWN_SCOPE_KEY", "other")
+    assert filled("a={{secrets/main.shop.db-password}};b={{ secrets/my.own.scope/key }}") == "a=hush;b=other"
+    for text in ("{{secrets/main.shop}}", "{{secrets/a.b.c.d}}", "{{secrets/main..db}}"):
+        assert filled(text) == text
+    with pytest.raises(ValueError, match=r'"main.shop.other" of Unity Catalog is read from \$SECRET_MAIN_SHOP_OTHER'):
+        filled("{{secrets/main.shop.other}}")
+
+
+def test_in_a_workspace_its_store_has_it() -> None:
+    runtime = FakeRuntime({})
+    runtime.secrets.scopes["kv"] = {"key": "hush"}
+    runtime.secrets.catalog_secrets |= {"main.shop.db": "three parts", "main.shop.closed": "unseen"}
+    runtime.secrets.unreadable.add("main.shop.closed")
+    with runtime.installed():
+        assert filled("{{secrets/kv/key}}") == "hush"
+        assert filled("{{secrets/main.shop.db}}") == "three parts"
+        for reference, name in (
+            ("kv/other", '"other" of scope "kv"'),
+            ("main.shop.other", '"main.shop.other" of Unity Catalog'),
+            ("main.shop.closed", '"main.shop.closed" of Unity Catalog'),
+        ):
+            with pytest.raises(ValueError, match=f"{name}: RuntimeRefusal") as error:
+                filled(f"{{{{secrets/{reference}}}}}")
+            assert "hush" not in str(error.value)
+
+
+def test_a_secret_of_unity_catalog_comes_from_the_workspace_that_the_sdk_is_configured_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeWorkspace() as workspace:
+        workspace.secrets.catalog_secrets |= {"main.shop.db": "hush", "main.shop.closed": "unseen"}
+        workspace.secrets.unreadable.add("main.shop.closed")
+        for name, value in workspace.environment.items():
+            monkeypatch.setenv(name, value)
+        assert filled("{{secrets/main.shop.db}}") == "hush"
+        with pytest.raises(ValueError, match=r'"main.shop.other" of Unity Catalog: ResourceDoesNotExist'):
+            filled("{{secrets/main.shop.other}}")
+        with pytest.raises(ValueError, match=r'"main.shop.closed" of Unity Catalog: PermissionError'):
+            filled("{{secrets/main.shop.closed}}")
 
 
 def test_elsewhere_the_workspace_that_the_sdk_is_configured_for_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -269,4 +269,4 @@ TARGETS: dict[str, type[Any]] = {
     "Cassandra": OwnCassandra,
     "OpenSearch": OwnSearch,
 }
-QUICK = ("SQLite", "files")
+QUICK = ("SQLite",)

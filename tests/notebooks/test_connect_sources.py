@@ -21,6 +21,7 @@ def test_every_station_is_copied_once_and_tasks_are_dealt_out_anew(spark: Any, t
     assert execution.pictures() == 1
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
 def test_payments_of_a_replayed_batch_are_added_once(spark: Any, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_a_folder_that_is_not_the_notebooks_own_is_refused_and_left_as_it_is(nam
     assert foreign.read_text() == "42"
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
 def test_a_killed_program_has_written_each_row_once(spark: Any, tmp_path: Path) -> None:
@@ -116,6 +117,7 @@ def _is_readable(file: str) -> bool:
         return False
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
 def test_the_lines_of_a_log_that_grows_and_is_rotated_are_copied_once(spark: Any, tmp_path: Path) -> None:

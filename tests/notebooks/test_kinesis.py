@@ -36,6 +36,7 @@ def test_a_batch_that_is_put_again_is_in_the_stream_twice_and_in_the_tables_once
     assert execution.pictures() == 1
 
 
+@pytest.mark.soak
 def test_a_table_is_delivered_without_a_reading_lost(spark: Any, tmp_path: Path) -> None:
     required(MotoServer)
     execution = Execution("firehose", spark, tmp_path, {"meters": "2000"})

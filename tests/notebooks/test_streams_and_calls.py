@@ -43,6 +43,7 @@ def test_alignment_saves_rows_from_being_late_and_other_topics_stay(spark: Any, 
     assert execution.pictures() == 1
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_every_row_is_enriched(spark: Any, tmp_path: Path) -> None:
     execution = Execution("async_enrichment", spark, tmp_path, {"rows": "2000", "users": "500", "latency": "10ms"})

@@ -232,6 +232,7 @@ def test_the_gate_of_a_queue_sees_messages_that_are_lost(spark: Any, tmp_path: P
     assert not succeeded(output)
 
 
+@pytest.mark.soak
 def test_a_proof_runs_the_copy_that_it_is_pointed_at(spark: Any, tmp_path: Path) -> None:
     Copy("files", tmp_path, "weather").edit('quality.between("degrees", -90, 60)', 'quality.between("degrees", -90, 50)')
     proof = Copy("files_proof", tmp_path, "weather_proof")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from connectors.core.ledger import Entry, FileLedger, Verdict
 from connectors.storage import local, storage_of
 from connectors.storage.local import LocalStorage
 from connectors.systems.files import FilesSink
+from tests.dying_disk import DyingDisk
 
 
 def test_a_file_is_put_once(tmp_path: Path) -> None:
@@ -164,7 +166,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Watched:
 
 def test_what_is_put_is_durable_with_its_name_and_its_folders(disk: Watched, tmp_path: Path) -> None:
     LocalStorage(tmp_path).put_if_absent("a/b/c", b"content")
-    assert [Path(path).relative_to(tmp_path).as_posix() for path in disk.synced if "/." not in path] == [".", "a", "a/b"]
+    assert [os.path.relpath(path, tmp_path) for path in disk.synced if "/." not in path] == ["..", ".", "a", "a/b"]
     assert sum("/." in path for path in disk.synced) == 1, "the file, before it had its name"
 
 
@@ -175,9 +177,9 @@ def test_what_a_dead_process_has_made_and_not_synced_becomes_durable(disk: Watch
     assert not storage.put_if_absent("a/b/c", b"content")
     assert disk.synced == [str(tmp_path / "a/b")], "the name of the file"
     storage.make_folder("a/b")
-    assert disk.synced[1:] == [str(tmp_path), str(tmp_path / "a")], "the names of the folders"
+    assert [os.path.relpath(path, tmp_path) for path in disk.synced[1:]] == ["..", ".", "a"], "the names of the folders"
     storage.make_folder("a/b")
-    assert len(disk.synced) == 3, "once in a process"
+    assert len(disk.synced) == 4, "once in a process"
 
 
 def test_an_entry_that_a_dead_process_has_recorded_is_durable_before_it_is_published(disk: Watched, tmp_path: Path) -> None:
@@ -193,7 +195,8 @@ def test_files_and_folders_are_synced_when_it_is_said_so(disk: Watched, tmp_path
     storage = LocalStorage(tmp_path)
     for number in range(20):
         storage.replace(str(number), b"")
-    assert disk.synced == []
+    assert disk.synced == [str(tmp_path.parent)], "the name of the folder"
+    disk.synced.clear()
     storage.sync(map(str, range(20)), [""])
     assert sorted(disk.synced) == sorted([*(str(tmp_path / str(number)) for number in range(20)), str(tmp_path)])
 
@@ -207,3 +210,52 @@ def test_a_mount_that_replaces_what_exists_is_refused(tmp_path: Path, monkeypatc
     with pytest.raises(Misconfigured, match=f'"{tmp_path}" cannot create .* its file system replaces a file'):
         LocalStorage(tmp_path).check()
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("root", ["root", "a/b/root"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_folder_whose_maker_died_is_durable_before_something_is_put_into_it(tmp_path: Path, root: str, seed: int) -> None:
+    disk = DyingDisk(tmp_path / "above", tmp_path / "journal")
+    disk.folder.mkdir()
+    disk.start()
+
+    def work() -> None:
+        storage = LocalStorage(disk.folder / root)
+        disk.dies_before = root.partition("/")[0]
+        with pytest.raises(KeyboardInterrupt):
+            storage.put_if_absent("first", b"")
+        local.durable_folders().clear()  # another process
+        assert storage.put_if_absent("second", b"2")
+
+    disk.run(work)
+    disk.fail(random.Random(seed))
+    assert (disk.folder / root / "second").read_bytes() == b"2"
+
+
+@pytest.mark.parametrize("root", ["root", "a/root"])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL, errno.ENOTSUP])
+def test_the_folder_above_may_be_one_that_this_process_cannot_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root: str
+) -> None:
+    sync = local.Disk.sync
+
+    def refuse(disk: local.Disk, path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(number, os.strerror(number), str(path))
+        sync(disk, path)
+
+    monkeypatch.setattr(local.Disk, "sync", refuse)
+    assert LocalStorage(tmp_path / root).put_if_absent("file", b"")
+
+
+def test_the_folder_above_that_fails_to_be_synced_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = local.Disk.sync
+
+    def fail(disk: local.Disk, path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(disk, path)
+
+    monkeypatch.setattr(local.Disk, "sync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        LocalStorage(tmp_path / "root").put_if_absent("file", b"")

@@ -72,6 +72,8 @@ class QueueContext(SourceContext):
         self.queue.publish(numbers)
         return [{"value": number} for number in numbers]
 
+    def set_time(self, now: float) -> None:
+        self.queue.set_time(now)
 
     def settle(self) -> None:
         self.queue.end_leases()

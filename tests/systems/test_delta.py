@@ -107,7 +107,7 @@ def rows_of(spark: Any, sink: type[Sink]) -> Any:
     return spark.createDataFrame(rows, "table string, schema string, row string")
 
 
-@pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
+@pytest.mark.parametrize("is_late", [pytest.param(True, marks=pytest.mark.soak), False], ids=["late", "at once"])
 @pytest.mark.parametrize("sink", [DeltaSink, DeltaTables])
 def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path: Path, sink: type[Sink], is_late: bool) -> None:
     frame, options = rows_of(spark, sink), {"path": str(tmp_path / "table")}
@@ -166,7 +166,7 @@ def test_a_driver_that_stood_still_puts_no_older_row_back(
     assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 2}]
 
 
-@pytest.mark.parametrize("keys", [{"items": ["n"]}, {}], ids=["merged", "appended"])
+@pytest.mark.parametrize("keys", [{"items": ["n"]}, pytest.param({}, marks=pytest.mark.soak)], ids=["merged", "appended"])
 def test_a_batch_that_a_restore_has_taken_away_from_a_table_of_many_stops(
     spark: Any, tmp_path: Path, keys: dict[str, list[str]]
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, m
     assert spark.read.format("delta").load(path).count() == 2
 
 
-@pytest.mark.parametrize("number", [0, 1], ids=["first batch", "a later one"])
+@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.soak), 1], ids=["first batch", "a later one"])
 def test_a_driver_that_wakes_with_other_rules_is_refused(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

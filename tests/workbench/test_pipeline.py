@@ -121,6 +121,7 @@ def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> N
     assert (both.target.address, both.target.name) == ("", f"{tmp_path}/files")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_keys_that_the_target_lacks_are_lost_as_far_as_one_looks_back(spark: Any, tmp_path: Path) -> None:
     state = pipeline_in(tmp_path, "delta to redis")
@@ -145,6 +146,7 @@ def test_a_key_with_a_null_is_found_in_the_target(spark: Any, tmp_path: Path) ->
     assert [tuple(row) for row in lost] == [(1, None)]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -165,6 +167,7 @@ def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any,
     }  # fmt: skip
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_rows_that_a_batch_is_having_refused_are_not_yet_counted(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +245,7 @@ def test_a_gate_before_the_first_batch_says_so(spark: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("is_several", [False, True], ids=["one quarantine", "two"])
+@pytest.mark.parametrize("is_several", [pytest.param(False, marks=pytest.mark.soak), True], ids=["one quarantine", "two"])
 def test_rules_may_change_before_a_batch_is_written_and_behind_it_and_not_within_it(
     spark: Any, tmp_path: Path, is_several: bool
 ) -> None:
@@ -293,6 +296,7 @@ def test_rules_may_change_before_a_batch_is_written_and_behind_it_and_not_within
     assert sorted(row.id for row in quarantined.collect()) == [6, 7, 8, 9]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, tmp_path: Path) -> None:
     state, numbers = pipeline_in(tmp_path, "cassandra to delta"), spark.range(3)

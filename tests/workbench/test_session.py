@@ -108,6 +108,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**values, "stderr": ran.stderr}
 
 
+@pytest.mark.soak
 def test_the_second_call_returns_the_running_session_with_what_can_be_set(report: dict[str, Any]) -> None:
     assert (report["same"], report["partitions"], report["memory"]) == (True, "5", "2g")
 
@@ -166,7 +167,8 @@ def test_the_console_stays_quiet(report: dict[str, Any]) -> None:
     assert [line for line in report["stderr"].splitlines() if not any(text in line for text in allowed)] == []
 
 
-def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.soak
+def test_without_its_jars_only_delta_is_missing_and_that_is_said_once(tmp_path: Path) -> None:
     """A real resolver against a repository that refuses connections."""
     repository = "http://ann:5ecret-of-ann@127.0.0.1:9/"
     nowhere = '<ibiblio name="nowhere" m2compatible="true" root="http://127.0.0.1:9/"/>'
@@ -177,23 +179,34 @@ def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -
     conf = {"spark.jars.ivySettings": str(settings), "spark.jars.ivy": str(tmp_path / "ivy")}
     conf["spark.jars.repositories"] = repository
     call = f"""
-try:
-    workbench.session({conf!r})
-finally:
-    is_up.set()
-    shown = [line for line in lines if "5ecret" in line and "read_command_lines" not in line]
-    print(len(shown), len([line for line in lines if "deploy.SparkSubmit" in line]))
+from connectors.ground.messages import own_message
+
+spark = workbench.session({conf!r})
+is_up.set()
+shown = [line for line in lines if "5ecret" in line and "read_command_lines" not in line]
+print(len(shown), len([line for line in lines if "deploy.SparkSubmit" in line]))
+folder = {str(tmp_path / "table")!r}
+spark.range(3).write.parquet(folder)
+assert spark.read.parquet(folder).count() == 3
+for use in (spark.read.format("delta").load, spark.range(3).write.format("delta").mode("append").save):
+    try:
+        use(folder)
+    except Exception as error:
+        print(own_message(error))
+assert workbench.session() is spark
 """
     environment = {**os.environ, "PYTHONPATH": str(library()), "CONNECTORS_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-c", READER + call]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
-    assert ran.returncode == 1
-    last = ran.stderr[ran.stderr.index("connectors.ground.errors.Misconfigured") :]
-    assert "io.delta:delta-spark_4.2_2.13" in last
-    assert "cannot be fetched from a Maven repository" in last
-    assert "spark.jars.repositories" in last
-    assert "5ecret" not in last
-    shown, submits = map(int, ran.stdout.split())
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert "5ecret" not in ran.stderr
+    assert ran.stderr.count("Delta is missing") == 1
+    sentence = ran.stderr.partition("The session starts without Delta. ")[2].splitlines()[:2]
+    assert sentence[0].startswith(f"Delta is missing: {jars.delta_coordinate()} cannot be fetched from a Maven repository: ")
+    assert "spark.jars.repositories" in sentence[1]
+    counts, *errors = ran.stdout.splitlines()
+    assert errors == 2 * [f"MissingFeature: {sentence[0]}", sentence[1]]
+    shown, submits = map(int, counts.split())
     assert shown == 0
     assert submits > 0 or sys.platform != "linux"
 

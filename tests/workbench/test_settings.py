@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from connectors.ground.errors import MissingFeature
+from connectors.workbench import jars
 from connectors.workbench.jars import _without_sparks_own, delta_coordinate, delta_jars
 from connectors.workbench.settings import default_master, library, local_settings, python_path
 
@@ -60,6 +64,21 @@ def test_remembered_jars_are_taken_without_asking_anybody(tmp_path: Path, monkey
     record = tmp_path / "jars" / (delta_coordinate().replace(":", "_") + ".txt")
     record.write_text(str(tmp_path / "delta.jar"))
     assert delta_jars() == [str(tmp_path / "delta.jar")]
+
+
+def test_nobody_is_asked_for_the_jars_of_a_spark_that_delta_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path))
+    monkeypatch.setattr(jars, "_resolved", lambda coordinate, conf: asked.append(coordinate) or ["/ivy/io.delta_x-1.jar"])
+    monkeypatch.setattr(jars, "requires", lambda package: ["importlib_metadata>=1.0.0", "pyspark<=4.2.0,>=4.0.1"])
+    for spark, is_known in (("4.2.1", True), ("4.3.0", False), ("4.10.0", False), ("5.0.0", False)):
+        monkeypatch.setattr(jars, "version", {"pyspark": spark, "delta-spark": "4.4.0"}.__getitem__)
+        sentence = f"delta-spark 4.4.0 needs pyspark<=4.2.0,>=4.0.1, and this is pyspark {spark}"
+        with nullcontext() if is_known else pytest.raises(MissingFeature, match=re.escape(sentence)):
+            assert delta_jars() == ["/ivy/io.delta_x-1.jar"]
+    assert asked == ["io.delta:delta-spark_4.2_2.13:4.4.0"]
 
 
 def test_sparks_pages_are_on_where_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

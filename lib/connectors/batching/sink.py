@@ -7,7 +7,6 @@ the flow, under one lock that is taken per record batch and per request, also st
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, ClassVar
@@ -34,7 +33,7 @@ class Sending:
     def __init__(self, flow: Flow, send: Send, set_aside: SetAside) -> None:
         self.flow = flow
         self._call, self._set_aside = send, set_aside
-        self._changed = threading.Condition()
+        self._changed = machine.condition()
         self._threads = DaemonThreads("batching request")
         self._reported_retries = 0
         self._waiting = False

@@ -52,6 +52,8 @@ class Commit:
         self.letters = sink.letters()
         self._claims: dict[str, int | None] = {}
         """The number of the claim that the batch makes with which :meth:`begin` was called last, by query."""
+        self._replacements: set[str] = set()
+        """The queries whose batch of the last :meth:`begin` takes the place of what others have written."""
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
@@ -79,12 +81,29 @@ class Commit:
         is_first = last is None and is_stream(batch.query) and (batch.number == 0 or bool(others))
         is_owner = owner is not None and owner.owner == batch.query
         self._claims[batch.query] = (0 if owner is None else owner.batch + 1) if is_first and not is_owner else None
+        self._replacements.discard(batch.query)
+        if verdict is Verdict.WRITE and is_first and self._replaces(batch.query, owner, others):
+            self._replacements.add(batch.query)
         return verdict
+
+    def _replaces(self, query: str, owner: Entry | None, others: frozenset[str]) -> bool:
+        """True if the first batch of ``query`` takes the place of what others have written.
+
+        A claim may be all that an earlier run came to: what it has decided stays so, whatever the policy is now.
+        """
+        claim = owner if owner is not None and owner.owner == query else None
+        if claim is not None and claim.replace:
+            return True
+        return self.policy.on_new_query == "replace" and bool(others or (claim and self._queries() - {query, OWNER}))
 
     def commit_frame(self, frame: Frame, batch: Batch) -> None:
         """Writes and records ``frame`` by the sink's :class:`FrameCommitter`, after :meth:`begin`."""
         assert isinstance(self.committer, FrameCommitter)
-        self.committer.commit_frame(frame, replace(batch, claim=self._claims[batch.query]))
+        self.committer.commit_frame(frame, replace(self._with_replacement(batch), claim=self._claims[batch.query]))
+
+    def _with_replacement(self, batch: Batch) -> Batch:
+        """``batch`` as :meth:`begin` has decided: perhaps it takes the place of what others have written."""
+        return replace(batch, replace=batch.replace or batch.query in self._replacements)
 
     def finish(
         self,
@@ -112,6 +131,7 @@ class Commit:
             self._check(batch, self.committer, committables, total)
         staged = tuple(asdict(committable) for committable in committables)
         claim = self._claims[batch.query]
+        batch = self._with_replacement(batch)
         entry = Entry(
             batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=claim, recipe=batch.recipe
         )

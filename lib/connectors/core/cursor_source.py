@@ -173,7 +173,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         if plan is not None:
             return plan
         self.log.check_retained(epoch)
-        positions, finished, times = self._state_after(epoch - 1) if epoch > 1 else (start.get("positions", {}), set(), {})
+        positions, finished, times = self._state_at(start)
         discovery = self.source.partitions(positions, frozenset(finished))
         shares = _shares(discovery.partitions, readers)
         state = {name: position for name, position in positions.items() if name not in discovery.gone}
@@ -209,21 +209,33 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         slowest = min((times[name][0] for name in active), default=None)
         return None if slowest is None else slowest + float(self.source.values["maxDrift"])
 
-    def _state_after(self, epoch: int) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
-        """The positions of unfinished partitions after ``epoch``, the partitions that are finished, and their times."""
-        plan, headers = self.log.plan(epoch), self.log.headers(epoch)
-        if plan is None or len(headers) < len(plan["shares"]):
-            raise StateError(
-                f"{self.log.storage.root} (stateLocation) does not say where epoch {epoch} ended, so the next one has no start",
-                way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
-            )
-        positions, finished, times = dict(plan["positions"]), set(plan["finished"]), dict(plan.get("times", {}))
-        for header in headers:
-            positions.update(header.positions)
-            finished.update(header.finished)
-            times.update({name: [seen, header.at] for name, seen in header.times.items()})
-        unfinished = {name: position for name, position in positions.items() if name not in finished}
-        return unfinished, finished, {name: seen for name, seen in times.items() if name in unfinished}
+    def _state_at(self, start: Position) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
+        """The state from which the epoch after ``start`` is planned: that of the log, with the positions of ``start`` over it.
+
+        Positions come with the first epoch, and by ``connectors offsets``; ``None`` then begins anew.
+        """
+        if start["epoch"] and start.get("positions", {}) is None:
+            return dict(_start_of(self.source).get("positions", {})), set(), {}
+        positions, finished, times = state_after(self.log, start["epoch"]) if start["epoch"] else ({}, set(), {})
+        moved = start.get("positions", {})
+        return positions | moved, finished - moved.keys(), {name: seen for name, seen in times.items() if name not in moved}
+
+
+def state_after(log: EpochLog, epoch: int) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
+    """The positions of unfinished partitions after ``epoch``, the partitions that are finished, and their times."""
+    plan, headers = log.plan(epoch), log.headers(epoch)
+    if plan is None or len(headers) < len(plan["shares"]):
+        raise StateError(
+            f"{log.storage.root} (stateLocation) does not say where epoch {epoch} ended, so the next one has no start",
+            way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
+        )
+    positions, finished, times = dict(plan["positions"]), set(plan["finished"]), dict(plan.get("times", {}))
+    for header in headers:
+        positions.update(header.positions)
+        finished.update(header.finished)
+        times.update({name: [seen, header.at] for name, seen in header.times.items()})
+    unfinished = {name: position for name, position in positions.items() if name not in finished}
+    return unfinished, finished, {name: seen for name, seen in times.items() if name in unfinished}
 
 
 def _start_of(source: CursorSource) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class EpochReader(SplitReader[EpochSplit]):
         self.duplicates = 0
         self._receiver: Receiver | None = None
         self._has_failed = False
+        self._undecided: list[tuple[_ReceivedEpoch, Header, pa.ChunkedArray]] = []
+        """What this reader has received for its split and may not have recorded, with the header and leases of the record."""
 
     def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
         record = self.log.recorded(split.epoch, split.reader)
@@ -69,6 +71,7 @@ class EpochReader(SplitReader[EpochSplit]):
         else:
             self.log.check_retained(split.epoch)  # a late attempt may have put it where the epoch was deleted
         header, table = record
+        self._release_undecided(header, table)
         self.duplicates = header.duplicates
         yield from table.select(self.schema.names).cast(self.schema).to_batches()
 
@@ -77,6 +80,9 @@ class EpochReader(SplitReader[EpochSplit]):
 
     def close(self) -> None:
         if self._receiver is not None:
+            # Leases without an end are given back by nobody else. What counts after all is known by its id.
+            for epoch, _, _ in self._undecided if self._receiver.lease_seconds is None else ():
+                epoch.release()
             self._receiver.close()
             self._receiver = None
 
@@ -93,19 +99,23 @@ class EpochReader(SplitReader[EpochSplit]):
                 return Header(0, machine.time()), self.schema.empty_table()
             epoch.leave_out(ids)
             header, table = epoch.record(self.schema, is_repeated=split.is_repeated or self._has_failed)
-            is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
+            content = record_content(table, header)
         except BaseException:
             epoch.release()
             self._has_failed = True  # an answer with messages may be lost, or the system was away
             raise
         try:
+            is_first = self.log.put(split.epoch, split.reader, content)
             self.log.check(split.log)
-        except StateError:  # after an outage of the storage, in contrast, the record counts
+        except StateError:  # the record does not count
             epoch.release()
             raise
+        except BaseException:  # the record may be there, and count: the epoch is acknowledged by these leases
+            self._undecided.append((epoch, header, table[LEASE]))
+            self._has_failed = True
+            raise
         if is_first:
-            if receiver.lease_seconds is None:
-                epoch.release_late()
+            epoch.release_late()
             return header, table
         epoch.release()
         record = self.log.table(split.epoch, split.reader)
@@ -116,6 +126,15 @@ class EpochReader(SplitReader[EpochSplit]):
                 way_out="let no other query use this stateLocation",
             )
         return record
+
+    def _release_undecided(self, header: Header, table: pa.Table) -> None:
+        """The record is there, and no other one can come: gives back what was received for another."""
+        for epoch, own, leases in self._undecided:
+            if header == own and table[LEASE].equals(leases):
+                epoch.release_late()
+            else:
+                epoch.release()
+        self._undecided.clear()
 
     def _opened(self) -> Receiver:
         if self._receiver is None:
@@ -248,11 +267,13 @@ class _ReceivedEpoch:
 
     def release_late(self) -> None:
         """Gives back what was published too late for this run, where no lease would end by itself."""
-        if self._late_leases:
+        if self._late_leases and not self._lease:
             self._receiver.release(self._late_leases)
 
     def release(self) -> None:
-        """Gives everything back to the system, as far as it can be reached."""
+        """Gives everything back to the system, as far as it can be reached. When its leases have ended, others may have it."""
+        if self._lease and machine.monotonic() - self._first_receipt >= self._lease:
+            return
         with contextlib.suppress(Exception):  # the leases end by themselves
             if leases := [lease for part in self._leases for lease in part.to_pylist()]:
                 self._receiver.release(leases)

@@ -93,7 +93,7 @@ class Entry:
 
     def ownership(self) -> Entry | None:
         """The entry of the claim that this one makes."""
-        return None if self.claim is None else Entry(OWNER, self.claim, at=self.at, owner=self.query)
+        return None if self.claim is None else Entry(OWNER, self.claim, at=self.at, replace=self.replace, owner=self.query)
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Entry:
@@ -148,7 +148,7 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     if last is not None:
         return _verdict_on_known_query(last, sink_id, batch, policy)
     if others := queries - {query}:
-        if policy.on_new_query == "continue":
+        if policy.on_new_query == "continue" or (policy.on_new_query == "replace" and batch == 0):
             return Verdict.WRITE
         raise belongs_to(sink_id, others, query)
     if batch == 0:
@@ -187,7 +187,8 @@ def belongs_to(sink_id: str, others: Iterable[str], query: str) -> CommitRefused
     """The sink belongs to ``others``, not to ``query``."""
     return CommitRefused(
         f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
-        "so its checkpoint is new and its first batches may hold rows that are already written",
+        "so its checkpoint is new and its first batches may hold rows that are already written, or all that it wrote has been "
+        "replaced by onNewQuery=replace",
         way_out="go on with the old checkpoint; or give this query a sinkId of its own; or, if its rows are new, "
         "start it with onNewQuery=continue",
     )
@@ -242,7 +243,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def queries(self) -> frozenset[str]:
-        """The streaming queries that have recorded batches. Asked only where nobody has claimed the sink."""
+        """The streaming queries that have recorded batches. Asked where nobody has claimed the sink, or for ``replace``."""
 
     @abstractmethod
     def record(self, entry: Entry) -> bool:

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from ..ground.columns import column_problems
 from ..ground.errors import Misconfigured, Problem
+from ..ground.identities import REFUSED
 from ..ground.options import Choice, Duration, Int, Options, Text, Values
 from ..ground.retry import RETRY_OPTIONS
 from ..ground.state import digest
@@ -164,7 +165,9 @@ SINK_OPTIONS = Options(
     ),
     taskTimeout=Duration(None, meaning="a task that gives no sign for so long is ended and tried again; default: off"),
     onNewQuery=Choice(
-        "stop", among=("stop", "continue"), meaning="the target was written by another query, or by another checkpoint"
+        "stop",
+        among=("stop", "continue", "replace"),
+        meaning="the target was written by another query, or by another checkpoint; replace empties it first (a full refresh)",
     ),
     onReplayMismatch=Choice("stop", among=("stop", "skip"), meaning="a committed batch comes again with other rows"),
     onLostLedger=Choice(
@@ -173,6 +176,7 @@ SINK_OPTIONS = Options(
     onMissingBatches=Choice(
         "stop", among=("stop", "continue"), meaning="the target lacks batches before this one: set back, or they never came"
     ),
+    refused=REFUSED,
 )
 
 
@@ -228,6 +232,10 @@ class Sink(ABC):
     def _all_checks(cls, values: Values) -> Iterator[Problem]:
         yield from cls.check(values)
         yield from check_guarantee(cls, values)
+        is_exact = (values["guarantee"] or cls.strongest(values)[0].value) == Guarantee.EXACTLY_ONCE.value
+        if values["onNewQuery"] == "replace" and not (cls.replaces and is_exact):
+            text = '"replace" needs a target that a batch can replace in one step, exactly-once; take "continue" and empty the '
+            yield Problem("onNewQuery", f"{text}target yourself, or write the rows by their keys.")
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -328,6 +336,9 @@ class Sink(ABC):
 Frame = Any
 """A ``pyspark.sql.DataFrame``; the core imports no Spark."""
 
+Offsets = list[Any] | dict[str, Any]
+"""The offset of each source as its JSON: in the order of the sources, or by their names where they have some."""
+
 
 class QueryRun(Protocol):
     """One run of a streaming query, from its start to its end."""
@@ -336,7 +347,7 @@ class QueryRun(Protocol):
     ends_by_itself: bool
     """True for ``availableNow`` and ``once``: the run ends when it has read what there was at its start."""
 
-    def offsets(self, batch: int) -> list[Any] | None:
+    def offsets(self, batch: int) -> Offsets | None:
         """The offset of each source after ``batch``; ``None`` where Spark does not tell."""
 
     def wait(self, seconds: float) -> str:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
+from ..ground.identities import REFUSED
 from ..ground.options import Int, Options, Size, Values
 from ..ground.retry import RETRY_OPTIONS
 from .progress import PartitionProgress
@@ -267,7 +268,9 @@ LIMIT_OPTIONS: Mapping[str, Options] = {
     "files": Options(maxFilesPerTrigger=Int(None, at_least=1, meaning="files of a micro-batch; default: unlimited")),
 }
 """The option of each unit of :class:`ReadLimit`."""
-SOURCE_OPTIONS = Options(numPartitions=Int(None, at_least=1, meaning="parallel readers; default: 2")) | RETRY_OPTIONS
+SOURCE_OPTIONS = (
+    Options(numPartitions=Int(None, at_least=1, meaning="parallel readers; default: 2"), refused=REFUSED) | RETRY_OPTIONS
+)
 
 
 class Source(ABC):

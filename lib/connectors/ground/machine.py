@@ -43,6 +43,9 @@ class Machine:
     def event(self) -> threading.Event:
         return threading.Event()
 
+    def condition(self) -> threading.Condition:
+        return threading.Condition()
+
     def new_thread(self, work: Callable[[], Any], name: str) -> threading.Thread:
         return threading.Thread(target=work, name=name, daemon=True)
 
@@ -98,6 +101,11 @@ def uniform(low: float, high: float) -> float:
 def event() -> threading.Event:
     """A new event."""
     return here.event()
+
+
+def condition() -> threading.Condition:
+    """A new condition, with a lock that its thread may take twice."""
+    return here.condition()
 
 
 def thread(work: Callable[[], Any], name: str) -> threading.Thread:

@@ -460,6 +460,16 @@ class Options:
         return f"is no option of this {kind}{hint}"
 
 
+def with_keywords(options: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """``options``, and those that are given as keywords of Python: ``file_format`` is ``fileFormat``."""
+    return {**(options or {}), **{_camel(name): value for name, value in keywords.items()}}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
 def _letters(name: str) -> str:
     return re.sub(r"[._-]", "", name).lower()
 

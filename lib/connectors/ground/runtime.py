@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,7 @@ LIBRARY: Final = Feature("connectors", (4, 0), "data sources in Python")
 """Batch reads, ``df.write``, ``foreach_batch``, asynchronous I/O, quality checks and metrics."""
 STREAM_SINK: Final = Feature("a sink by writeStream.format", (4, 1), "stream writers that take Arrow")
 PLACED_ROWS: Final = Feature("a sink that places rows (slots above 1)", (4, 1), "repartitionById")
+DECLARATIVE: Final = Feature("a declarative pipeline", (4, 1), "pyspark.pipelines")
 STREAM_SOURCE: Final = Feature("a source by readStream.format", (4, 2), "admission control of Python sources")
 
 RUNTIMES: Final[Mapping[int, Version]] = {13: (3, 4), 14: (3, 5), 15: (3, 5), 16: (3, 5), 17: (4, 0), 18: (4, 1), 19: (4, 2)}
@@ -65,6 +67,12 @@ def compute_for(feature: Feature) -> str:
 def in_workspace() -> bool:
     """True in a Databricks workspace, where the runtime brings Spark, ``dbutils`` and ``display``."""
     return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def in_task() -> bool:
+    """True in a process that runs a task of Spark, which has loaded PySpark to do so."""
+    spark = sys.modules.get("pyspark")
+    return spark is not None and spark.TaskContext.get() is not None
 
 
 def refusal(feature: Feature, running: str, *, on_server: bool = False) -> str:

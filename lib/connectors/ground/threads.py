@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -25,25 +24,26 @@ class DaemonThreads(Executor):
 
     def __init__(self, name: str, most: int = _MOST) -> None:
         self._name, self._most = name, most
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]] | None] = deque()
+        self._changed = machine.condition()
         self._threads = self._pending = 0
         self._warned = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        with self._lock:
-            self._calls.put((future, partial(fn, *args, **kwargs)))
+        with self._changed:
+            self._calls.append((future, partial(fn, *args, **kwargs)))
             self._pending += 1
             if self._pending > self._threads:
                 self._start()
+            self._changed.notify()
         return future
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
         """Ends the threads when their calls have returned. Never waits for them."""
-        with self._lock:
-            for _ in range(self._threads):
-                self._calls.put(None)
+        with self._changed:
+            self._calls.extend([None] * self._threads)
+            self._changed.notify_all()
 
     def _start(self) -> None:
         if self._threads < self._most:
@@ -55,7 +55,7 @@ class DaemonThreads(Executor):
             _log.warning(text, self._name, self._threads)
 
     def _serve(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while (call := self._next()) is not None:
             future, work = call
             report: Callable[[], None] = lambda: None  # noqa: E731
             if future.set_running_or_notify_cancel():
@@ -63,6 +63,12 @@ class DaemonThreads(Executor):
                     report = partial(future.set_result, work())
                 except BaseException as error:  # whatever it is, it is the caller's
                     report = partial(future.set_exception, error)
-            with self._lock:
+            with self._changed:
                 self._pending -= 1  # first, so that who hears of the result finds this thread free
             report()
+
+    def _next(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+        with self._changed:
+            while not self._calls:
+                self._changed.wait()
+            return self._calls.popleft()

@@ -70,8 +70,8 @@ class QueryLog(Listening):
             self._note(ended)
 
     def _begin(self, query: str, run: str, name: str | None) -> QueryHistory:
+        from ..spark.execution import execution_of
         from ..spark.query_watch import SparkRun
-        from ..spark.session import execution_of
 
         execution = execution_of(self._spark, query)
         history = QueryHistory(query, run, name, ends_by_itself=execution is not None and SparkRun(execution).ends_by_itself)

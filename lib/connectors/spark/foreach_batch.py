@@ -26,21 +26,12 @@ from ..ground import machine
 from ..ground.errors import ConnectorError, Fatal, Transient
 from ..ground.retry import RetrySettings, waits_until
 from ..ground.runtime import PLACED_ROWS
+from .execution import is_deterministic, is_observed, is_stopped, running_query
 from .library import Carried
 from .measure import Measures, count_commit, counted, measured, sink_meter
 from .query_end import remember
 from .query_watch import run_of, watched_tasks
-from .session import (
-    arrow_schema,
-    hadoop_client,
-    is_deterministic,
-    is_observed,
-    is_stopped,
-    leave_release_to_server,
-    observes_writes,
-    require,
-    running_query,
-)
+from .session import arrow_schema, connect_session, hadoop_client, leave_release_to_server, observes_writes, require
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,6 +57,7 @@ class ForeachBatch(Carried):
         """Of the run ``_run``: what it knows of the target may be untrue in the next one."""
         self._checked: pa.Schema | None = None
         self._run = machine.token()
+        self._starter = connect_session()
         if isinstance(sink, FrameSink):
             if sink.places_rows():
                 require(PLACED_ROWS, connector=f"connectors.{sink.name}")
@@ -77,7 +69,7 @@ class ForeachBatch(Carried):
         """Commits ``frame`` as the batch ``number``. ``recipe`` is that of :class:`~connectors.core.ledger.Entry`."""
         leave_release_to_server(frame)
         try:
-            query = running_query(frame, self.sink.values["queryName"])
+            query = running_query(frame, self.sink.values["queryName"], self._starter)
             run = run_of(frame, query)
             self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run, recipe=recipe))
         except ConnectorError as error:

@@ -226,6 +226,21 @@ def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None
             spark.dataSource.register(format_of(name, source, sink, before))
 
 
+def refuse_format(spark: Any, system: str, missing: ConnectorError) -> None:
+    """Lets every use of Spark's format ``system``, which the session lacks, fail by ``missing``."""
+
+    class MissingFormat(DataSource):
+        def __init__(self, options: dict[str, str]) -> None:
+            raise missing
+
+        @classmethod
+        def name(cls) -> str:
+            return system
+
+    with as_active(spark):
+        spark.dataSource.register(MissingFormat)
+
+
 def _is_started_by_spark() -> bool:
     """True in a process whose program is one of PySpark's own, such as the daemon whose forks plan reads and writes."""
     program = getattr(sys.modules["__main__"], "__spec__", None)

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..core.sink import HidingSink, Sink
+from .execution import execution_behind, format_of_query
 from .query_watch import SparkRun
-from .session import execution_behind, format_of_query
 
 _SINKS: Final[dict[str, HidingSink]] = {}
 """The sinks of this process that hide committed rows for a while, by their ids."""

@@ -15,10 +15,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..core.metrics import Meter
-from ..core.sink import QueryRun
+from ..core.sink import Offsets, QueryRun
 from ..ground import machine
 from ..ground.errors import Transient
-from .session import ended, ended_tasks, execution_of, offsets_of, tagged_jobs
+from .execution import ended, execution_of, offsets_of
+from .session import ended_tasks, tagged_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ class SparkRun(QueryRun):
         trigger = str(execution.trigger().toString())
         self.ends_by_itself = trigger.startswith(_BY_ITSELF)
 
-    def offsets(self, batch: int) -> list[Any] | None:
+    def offsets(self, batch: int) -> Offsets | None:
         return offsets_of(self._execution, batch)
 
     def wait(self, seconds: float) -> str:

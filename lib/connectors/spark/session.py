@@ -1,18 +1,15 @@
 """The one place that reaches through a DataFrame to the session behind it, classic or Connect.
 
-What differs between the two is asked here and nowhere else: which query and batch is running, how Spark's columns look in
-Arrow, how jobs are ended. Whatever needs the JVM is in this module, with its counterpart on Connect or a refusal.
+What differs between the two is asked here, and of a streaming query in :mod:`.execution`, and nowhere else: how Spark's columns
+look in Arrow, how jobs are ended. Whatever needs the JVM is in these modules, with its counterpart on Connect or a refusal.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import re
 import sys
 import sysconfig
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 EXECUTION_ID = "spark.sql.execution.id"
-_OBSERVED_OR_CUT: Final = re.compile(r"CollectMetrics|\d more characters$|^Truncated plan of")
 _RUN_ID = "spark.jobGroup.id"  # of a streaming query's jobs it is the id of its run
 
 
@@ -89,118 +85,44 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         raise
 
 
-def running_query(frame: DataFrame, query_name: str | None) -> str:
-    """The id of the streaming query whose ``foreachBatch`` is being called with ``frame``.
+def connect_session() -> SparkSession | None:
+    """The Spark Connect session that is active in this thread; ``None`` without one.
 
-    ``query_name`` chooses among several where the session cannot tell (Spark Connect).
+    While Spark unpickles a function of ``foreachBatch`` it is the session that has started the query.
     """
-    spark = frame.sparkSession
-    if not is_connect(spark):
-        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
-        if query_id:
-            return str(query_id)
-    active = [query for query in spark.streams.active if query_name in (None, query.name)]
-    if len(active) == 1:
-        return str(active[0].id)
-    raise Misconfigured(
-        "connectors.foreach_batch",
-        [Problem("queryName", f"{len(active)} queries could be the one that runs; give this one's .queryName(…) here too.")],
-    )
+    module: Any = sys.modules.get("pyspark.sql.connect.session")
+    session: SparkSession | None = module.SparkSession.getActiveSession() if module is not None else None
+    return session
 
 
-def execution_of(spark: SparkSession, query: str) -> Any:
-    """The JVM's object of the running streaming query with this id; ``None`` if none runs, and on Connect."""
-    if is_connect(spark):
-        return None
+def pass_over_counts(spark: SparkSession) -> None:
+    """Lets the command ``spark-pipelines`` end well after flows with Python in them.
+
+    Behind a run's last event a Connect server sends what Python workers have counted for profilers, which PySpark 4.2 takes for
+    an unknown answer: the run is complete, and the command fails.
+    """
+    client: Any = spark.client
+    if "_execute_and_fetch_as_iterator" not in vars(client):
+        answers = client._execute_and_fetch_as_iterator
+
+        def events(*request: Any, **progress: Any) -> Iterator[Any]:
+            for answer in answers(*request, **progress):
+                if getattr(answer, "name", "") != "__python_accumulator__":
+                    yield answer
+
+        client._execute_and_fetch_as_iterator = events
+
+
+def has_class(spark: SparkSession, name: str) -> bool:
+    """True if Spark finds the Java class ``name``. For classic sessions."""
     classic: Any = spark
-    try:
-        key = classic._jvm.java.util.UUID.fromString(str(uuid.UUID(query)))
-    except ValueError:  # a batch write, which has a name in place of an id
-        return None
-    return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
+    return bool(classic._jvm.org.apache.spark.util.Utils.classIsLoadable(name))
 
 
 def session_key(spark: SparkSession) -> tuple[str, int]:
     """The key that tells a classic session from others: its application, and itself in that."""
     classic: Any = spark
     return str(spark.sparkContext.applicationId), int(classic._jsparkSession.hashCode())
-
-
-def execution_behind(query: Any) -> Any:
-    """The JVM's object of a streaming query, running or not; ``None`` on Connect."""
-    inside = getattr(query, "_jsq", None)
-    return inside.streamingQuery() if inside is not None else None
-
-
-def format_of_query(execution: Any) -> tuple[str, dict[str, str]] | None:
-    """The format that a query writes to by ``writeStream.format``, and its options; ``None`` for ``foreachBatch``."""
-    plan = execution.logicalPlan()
-    if not str(plan.getClass().getName()).endswith(".WriteToMicroBatchDataSource"):
-        return None
-    options = plan.writeOptions()
-    keys = options.keys().toSeq()
-    names = [str(keys.apply(number)) for number in range(keys.size())]
-    return str(execution.sink().name()), {name: str(options.apply(name)) for name in names}
-
-
-def is_stopped(spark: SparkSession, query: str) -> bool:
-    """True if somebody has stopped the streaming query with this id, which still runs; never true on Connect."""
-    execution = execution_of(spark, query)
-    return execution is not None and not execution.isActive()
-
-
-def is_deterministic(frame: DataFrame, query: str) -> bool:
-    """False if the plan of ``frame``, or of the running ``query``, is known to give other rows when it is run again.
-
-    True on Connect, where nobody can tell.
-    """
-    return is_connect(frame.sparkSession) or all(plan.deterministic() for plan in _plans(frame, query))
-
-
-def is_observed(frame: DataFrame, query: str) -> bool:
-    """True if an ``Observation`` counts rows of ``frame``, or of the running ``query``, while they are computed.
-
-    True on Connect, and of a plan that Spark cuts (``spark.sql.maxPlanStringLength``), where nobody can tell.
-    """
-    if is_connect(frame.sparkSession):
-        return True
-    return any(_OBSERVED_OR_CUT.search(plan.toString()) for plan in _plans(frame, query))
-
-
-def _plans(frame: DataFrame, query: str) -> list[Any]:
-    """The plans, in the JVM, of ``frame`` and of the streaming query whose batch it is. Classic sessions only."""
-    classic: Any = frame
-    plans = [classic._jdf.queryExecution().analyzed()]
-    execution = execution_of(frame.sparkSession, query)
-    if execution is not None and execution.lastExecution() is not None:
-        plans.append(execution.lastExecution().analyzed())
-    return plans
-
-
-def ended(execution: Any, seconds: float) -> str:
-    """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
-    from py4j.protocol import Py4JJavaError
-
-    try:
-        over = execution.awaitTermination(max(1, round(seconds * 1000)))
-    except Py4JJavaError:  # it throws what the query died of
-        return "failed"
-    return "ended" if over else "running"
-
-
-def offsets_of(execution: Any, batch: int) -> list[Any] | None:
-    """The offset of each source of a query after ``batch``, as its JSON; ``None`` where Spark does not tell."""
-    from py4j.protocol import Py4JError
-
-    try:
-        entry = execution.offsetLog().get(batch)
-        if not entry.isDefined():
-            return None
-        offsets = entry.get().offsets()
-        each = [offsets.apply(number) for number in range(offsets.size())]
-        return [json.loads(offset.get().json()) if offset.isDefined() else None for offset in each]
-    except (Py4JError, TypeError, ValueError):  # inside Spark: another version may have it elsewhere
-        return None
 
 
 def observation_is_known(observation: Any) -> bool:

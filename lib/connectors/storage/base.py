@@ -74,8 +74,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def replace(self, name: str, content: Content) -> None:
-        """Creates the file, or replaces the one that exists; a reader sees the old content or the new one. Not durable."""
+    def replace(self, name: str, content: Content, *, durable: bool = False) -> None:
+        """Creates the file, or replaces the one that exists; a reader sees the old content or the new one.
+
+        After a power failure it may be empty; with ``durable`` it has the old content or the new one.
+        """
 
     @abstractmethod
     def read(self, name: str) -> bytes:

@@ -318,7 +318,7 @@ class HdfsStorage(Storage):
                 return False
         raise Transient(f"HDFS does not rename to {target}")
 
-    def replace(self, name: str, content: Content) -> None:
+    def replace(self, name: str, content: Content, *, durable: bool = False) -> None:
         """HDFS has no rename over a file by WebHDFS: for a moment there is neither the old file nor the new one."""
         target = self._path(name)
         temporary = self._temporary(target, content)

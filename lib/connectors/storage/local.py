@@ -119,9 +119,9 @@ class LocalStorage(Storage):
             disk.remove(temporary)
         return True
 
-    def replace(self, name: str, content: Content) -> None:
+    def replace(self, name: str, content: Content, *, durable: bool = False) -> None:
         target = self.path / name
-        disk.rename(self._temporary(target, content), target)
+        disk.rename(self._temporary(target, content, durable=durable), target)
 
     def read(self, name: str) -> bytes:
         return disk.read(self.path / name)
@@ -279,20 +279,27 @@ class LocalStorage(Storage):
     def _make(self, folder: Path) -> None:
         """Makes ``folder`` and those above it, durably.
 
-        A process that died may have made one of them and not synced it: the first use in a process syncs it, below the root.
+        A process that died may have made one of them and not synced it: the first use in a process syncs it, from the root on,
+        and whoever makes the root syncs all that is above it.
         """
         durable = durable_folders()
         if folder in durable and folder.is_dir():
             return
-        path, chain = folder, []
-        while not path.is_dir() or (path not in durable and self.path in path.parents):
+        above = self.path.parents if self.path.is_dir() else ()
+        chain = []
+        for path in (folder, *folder.parents):
+            if path.is_dir() and (path in durable or path in above):
+                break
             if path.exists() and not path.is_dir():  # it may have been made in this very moment
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             chain.append(path)
-            path = path.parent
         for path in reversed(chain):
             disk.make_folder(path)
-            disk.sync(path.parent)
+            try:
+                disk.sync(path.parent)
+            except OSError as refused:  # above the root is another user's folder, or one that its file system never syncs
+                if self.path in path.parents or refused.errno not in (*_REFUSED, errno.EACCES, errno.EROFS):
+                    raise
         if len(durable) > _MOST_DURABLE:
             durable.clear()
         durable.update(chain)

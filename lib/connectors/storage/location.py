@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import urlparse, urlunparse
 
 from ..ground.errors import Misconfigured, Problem
+from ..ground.identities import SERVICE_CREDENTIAL
 from ..ground.options import Text
 from .base import Storage
 from .hdfs import HDFS, ClientOf, HdfsStorage
@@ -18,7 +19,7 @@ from .object_store import PROVEN, WRITABLE, ObjectStore
 
 S3: Final = ("s3://", "s3a://")
 _PROTOCOL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-_S3_KEYS: Final = ("key", "secret", "token", "endpoint_url", "client_kwargs")
+_S3_KEYS: Final = (SERVICE_CREDENTIAL, "key", "secret", "token", "endpoint_url", "client_kwargs")
 _S3_CLIENT_KEYS: Final = ("endpoint_url", "region_name")
 _WEB_HDFS_KEYS: Final = ("host", "port", "user", "token", "use_https")
 
@@ -92,6 +93,8 @@ def check_location(
             yield Problem("storageOptions", text)
     elif not is_local(location):
         yield from _check_protocol(option, location, write)
+        if SERVICE_CREDENTIAL in keys:
+            yield Problem("storageOptions", f"has {SERVICE_CREDENTIAL}, which logs in to s3:// only; give the keys of fsspec.")
     elif keys and sole:
         yield Problem("storageOptions", "mean nothing for a local or mounted folder.")
 
@@ -105,6 +108,8 @@ def _check_s3(option: str, location: str, keys: Mapping[str, Any]) -> Iterator[P
         yield Problem("storageOptions", f"has {', '.join(sorted(unknown))}, which cannot be translated; known: {known}.")
     if ("key" in keys) != ("secret" in keys):
         yield Problem("storageOptions", "has one of key and secret; give both, or none to use the machine's own.")
+    if SERVICE_CREDENTIAL in keys and (others := [key for key in ("key", "secret", "token") if key in keys]):
+        yield Problem("storageOptions", f"has {SERVICE_CREDENTIAL} and {' and '.join(others)}; give one login.")
     if not urlparse(location).netloc:
         yield Problem(option, f"must name a bucket, as s3://bucket/folder; got {without_user(location)!r}.")
 

@@ -127,7 +127,7 @@ class ObjectStore(Storage):
             return self._has(name, content)
         return True
 
-    def replace(self, name: str, content: Content) -> None:
+    def replace(self, name: str, content: Content, *, durable: bool = False) -> None:
         self._put(name, content)
 
     def read(self, name: str) -> bytes:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ..ground import machine
 from ..ground.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ..ground.identities import SERVICE_CREDENTIAL
 from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
 from .s3_bucket import AT_ONCE, Bucket, NoSuchUpload, PreconditionFailed, bucket_and_key, endpoint, region
 
@@ -51,7 +52,7 @@ class S3Storage(Storage):
             return False
         return True
 
-    def replace(self, name: str, content: Content) -> None:
+    def replace(self, name: str, content: Content, *, durable: bool = False) -> None:
         self.bucket.call("put_object", Key=self._prefix + name, Body=content)
 
     def read(self, name: str) -> bytes:
@@ -189,6 +190,10 @@ class S3Storage(Storage):
         options = self.options
         if not options:
             return {}
+        if SERVICE_CREDENTIAL in options:
+            text = f"has {SERVICE_CREDENTIAL}, by which Spark's own writer cannot log in. Write by writeStream.format, or "
+            text += "leave it out where an external location of Unity Catalog lets Spark and this process into the bucket."
+            raise Misconfigured("connectors.storage", [Problem("storageOptions", text)])
         address, token = endpoint(options), options.get("token")
         provider = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
         settings = {

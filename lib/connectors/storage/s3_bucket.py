@@ -12,6 +12,7 @@ from urllib.parse import urlparse
 
 from ..ground.clients import client_library
 from ..ground.errors import Misconfigured, Problem, Transient
+from ..ground.identities import SERVICE_CREDENTIAL, service_credential
 
 AT_ONCE: Final = 16
 """Requests of a publication that are under way at a time."""
@@ -162,7 +163,9 @@ def _client(options: str, process: int) -> Any:
     boto3 = client_library("boto3", "'boto3>=1.35.70'", connector="connectors.storage", option="path")
     config = import_module("botocore.config")
     keys = json.loads(options)
-    return boto3.client(
+    name = keys.get(SERVICE_CREDENTIAL)
+    provider = service_credential("connectors.storage", name, "get_credentials") if name else None
+    return boto3.Session(botocore_session=provider).client(
         "s3",
         aws_access_key_id=keys.get("key"),
         aws_secret_access_key=keys.get("secret"),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Final
+from typing import Final, TypeVar
 
 from ..core.ledger import LedgerContent
 from ..core.simple import DECLARED
@@ -19,6 +19,7 @@ from ..core.sink import Sink
 from ..core.source import Source
 from ..ground.errors import Misconfigured, Problem
 
+Kind = TypeVar("Kind")
 System = tuple["type[Source] | None", "type[Sink] | None"]
 
 SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
@@ -140,13 +141,22 @@ def _recording(sink: type[Sink]) -> type[Sink]:
     return next(kind for kind in sink.__mro__ if "ledgers_in" in vars(kind))
 
 
+def source_class(name: str) -> type[Source]:
+    """The source of a system, by ``"files"`` or ``"connectors.files"``. Raises ``Misconfigured`` for another name."""
+    sources = {system: source for system, (source, _) in all_systems().items() if source is not None}
+    return _named(name, "source", sources)
+
+
 def sink_class(name: str) -> type[Sink]:
     """The sink of a system, by ``"files"`` or ``"connectors.files"``. Raises ``Misconfigured`` for another name."""
-    sinks = {system: sink for system, (_, sink) in all_systems().items() if sink is not None}
+    return _named(name, "sink", {system: sink for system, (_, sink) in all_systems().items() if sink is not None})
+
+
+def _named(name: str, role: str, kinds: Mapping[str, Kind]) -> Kind:
     short = name.removeprefix("connectors.")
-    if short not in sinks:
-        close = difflib.get_close_matches(short, sinks, n=1)
-        hint = f'; did you mean "{close[0]}"?' if close else f". There are: {', '.join(sorted(sinks))}."
-        own = "A sink of your own is known after connectors.register(spark, YourSink), or give the class itself."
-        raise Misconfigured("connectors.foreach_batch", [Problem("sink", f'"{name}" is no sink{hint} {own}')])
-    return sinks[short]
+    if short not in kinds:
+        close = difflib.get_close_matches(short, kinds, n=1)
+        hint = f'; did you mean "{close[0]}"?' if close else f". There are: {', '.join(sorted(kinds))}."
+        own = f"A {role} of your own is known after connectors.register(spark, Your{role.title()}), or give the class itself."
+        raise Misconfigured("connectors", [Problem(role, f'"{name}" is no {role}{hint} {own}')])
+    return kinds[short]

@@ -15,9 +15,16 @@ from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem
 from ..formats.documents import documents
 from ..ground.clients import ClientPool, client_library
 from ..ground.columns import TEXT_OR_BINARY, Column
+from ..ground.identities import service_credential
 from ..ground.state import digest, dumps
 
 AWS_OPTIONS: Final = Options(
+    {
+        "databricks.serviceCredential": Text(
+            None, excludes=("accessKeyId", "sessionToken"), meaning="a service credential of Unity Catalog, in a workspace"
+        )
+    },
+    alias={"serviceCredential": "databricks.serviceCredential"},
     region=Text(None, meaning="default: the environment's"),
     endpoint=Text(
         None, ".*://.*", "a URL such as https://host:port", meaning="the URL of a service that is not Amazon's own"
@@ -29,7 +36,9 @@ AWS_OPTIONS: Final = Options(
 )
 _INSTALL: Final = "boto3"
 _CONNECT_SECONDS: Final = 10.0
-_CREDENTIALS: Final = "give accessKeyId and secretAccessKey, or credentials by the environment or a profile"
+_CREDENTIALS: Final = (
+    "give accessKeyId and secretAccessKey, databricks.serviceCredential, or credentials by the environment or a profile"
+)
 _NO_CREDENTIALS: Final = (
     "NoCredentialsError",
     "PartialCredentialsError",
@@ -146,7 +155,9 @@ def _credentials(connector: str, values: Values) -> Any:
     session = _plain_session(connector, values)
     if values["accessKeyId"] is not None:
         session.set_credentials(values["accessKeyId"], values["secretAccessKey"], values["sessionToken"])
-    credentials = session.get_credentials()
+    name = values["databricks.serviceCredential"]
+    identity = session if name is None else service_credential(connector, name, "get_credentials")
+    credentials = identity.get_credentials()  # those of a service credential renew themselves
     if values["roleArn"] is None or credentials is None:
         return credentials
     name = {"RoleSessionName": "connectors"}

@@ -10,6 +10,7 @@ from .notebooks import kill_driver, kill_notebook, run_notebook
 from .queue_suite import QueueSuite
 from .run import run_suite
 from .sampling import Sampler, wait_until
+from .simulation_suite import SimulationSuite
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 
@@ -25,6 +26,7 @@ __all__ = [
     "Point",
     "QueueSuite",
     "Sampler",
+    "SimulationSuite",
     "SinkContext",
     "SinkSuite",
     "SourceContext",

@@ -16,7 +16,7 @@ def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: boo
 
     ``repeats`` allows records to come more than once (at-least-once); nothing may be missing or unexpected even so.
     """
-    expected_counts, actual_counts = Counter(map(_key, expected)), Counter(map(_key, actual))
+    expected_counts, actual_counts = Counter(map(key_of, expected)), Counter(map(key_of, actual))
     extra = actual_counts - expected_counts
     unexpected = {record: extra[record] for record in extra if record not in expected_counts}
     wrong = {"missing": expected_counts - actual_counts, "unexpected": unexpected}
@@ -38,22 +38,23 @@ def same_order(
     same_records(written, [record for tasks in batches for task in tasks for record in task])
     places: dict[str, deque[int]] = defaultdict(deque)
     for place, record in enumerate(written):
-        places[_key(record)].append(place)
+        places[key_of(record)].append(place)
     newest: dict[Hashable, int] = {}
     for number, tasks in enumerate(batches):
         before = dict(newest)
         for task in tasks:
             last = dict(before)
             for record in task:
-                name, place = partition(record), places[_key(record)].popleft()
+                name, place = partition(record), places[key_of(record)].popleft()
                 if place < last.get(name, -1):
-                    newer = _key(written[last[name]])
-                    raise AssertionError(f"batch {number}, partition {name}: {_key(record)} came after the newer {newer}")
+                    newer = key_of(written[last[name]])
+                    raise AssertionError(f"batch {number}, partition {name}: {key_of(record)} came after the newer {newer}")
                 last[name] = place
                 newest[name] = max(place, newest.get(name, -1))
 
 
-def _key(record: Any) -> str:
+def key_of(record: Any) -> str:
+    """The text by which a record is known."""
     if isinstance(record, Mapping):
         return dumps(dict(record))
     return dumps(record.asDict(recursive=True)) if hasattr(record, "asDict") else dumps(record)

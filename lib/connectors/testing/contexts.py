@@ -77,6 +77,13 @@ class SourceContext(ABC):
         """The planners of a case, which are closed after it."""
         return []
 
+    requests: ClassVar[Sequence[tuple[Any, str]]] = ()
+    """The functions by which the client asks the system, each as its class or module and its name: a history
+    (:class:`~connectors.testing.SimulationSuite`) may lose each request and each answer."""
+
+    def set_time(self, now: float) -> None:  # noqa: B027
+        """Sets the system's clock to ``now``, in seconds since 1970. The histories of a queue, whose leases end, need it."""
+
     def settle(self) -> None:  # noqa: B027 - a hook, not a duty
         """Waits until the system gives again what readers that were killed have held."""
 
@@ -101,6 +108,8 @@ class SinkContext(ABC):
     """Classes of your own that the options name, for ``connectors.register``."""
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
     """Options that make all staging old enough to be swept."""
+    requests: ClassVar[Sequence[tuple[Any, str]]] = ()
+    """As those of :class:`SourceContext`."""
     most_leftovers: ClassVar[int] = 8
     """The number of things that may be staged, however often a batch has failed: what four starts of two tasks leave."""
 

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -16,6 +18,8 @@ from .compare import same_records
 from .contexts import SourceContext
 from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, FailureInjector, Injected, Point, faulty_source
 from .source_suite import Log, Rows, SourceQuery, SourceSuite
+
+_PATIENCE_SECONDS: Final = 60.0
 
 
 class EpochSourceSuite(SourceSuite):
@@ -30,12 +34,12 @@ class EpochSourceSuite(SourceSuite):
         injector = FailureInjector(tmp_path / "faults")
         rows = _Runs(system, injector, log)
         written = system.write(10)
-        rows.rest()
+        rows.rest(len(written))
         injector.arm(point)
         written += system.write(10)
-        rows.rest()
+        rows.rest(len(written))
         written += system.write(10)
-        rows.rest()
+        rows.rest(len(written))
         assert injector.struck() == 1
         same_records(written, rows.committed)
 
@@ -50,16 +54,19 @@ class _Runs:
         self._batches = 0
         self.committed: Rows = []
 
-    def rest(self) -> None:
-        """Reads until there is nothing new; a run that ends by a fault is started again."""
+    def rest(self, count: int) -> None:
+        """Reads until there are ``count`` rows; a run that ends by a fault is started again, and may wait for leases to end."""
+        until = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            try:
-                return self._run()
-            except Injected:
-                continue
+            with contextlib.suppress(Injected):
+                self._run()
+                if len(self.committed) >= count or time.monotonic() > until:
+                    return
 
     def _run(self) -> None:
-        query = SourceQuery(self._system, faulty_source(self._system.source, self._injector), numPartitions="1")
+        lease = {**self._system.short_lease, "maxEpochTime": "500ms"} if self._system.short_lease else {}
+        source = faulty_source(self._system.source, self._injector)
+        query = SourceQuery(self._system, source, numPartitions="1", **lease)
         time.sleep(query.source.values["pollInterval"])
         while len(self._log) > self._batches or query.plan(self._log) is not None:
             batch = query.batch(self._log, self._batches)

@@ -78,16 +78,19 @@ class ForgetfulDisk(local.Disk):
 
     def link(self, path: Path, to: Path) -> None:
         self._step(to)
+        self._keep(path, to)
         super().link(path, to)
         self._record("name", to, file=_number(to))
 
     def rename(self, path: Path, to: Path) -> None:
         self._step(to)
+        self._keep(path, to)
         super().rename(path, to)
         self._record("rename", to, source=self._name(path), file=_number(to))
 
     def rename_if_absent(self, path: Path, to: Path) -> None:
         self._step(to)
+        self._keep(path, to)
         super().rename_if_absent(path, to)
         self._record("rename", to, source=self._name(path), file=_number(to))
 
@@ -136,6 +139,11 @@ class ForgetfulDisk(local.Disk):
         if not (self.journal / "files" / number).exists():
             os.link(path, self.journal / "files" / number)
         return number
+
+    def _keep(self, path: Path, to: Path) -> None:
+        """A file that whoever wrote it opened without this disk gets a name below the folder."""
+        if self._is_below(to) and path.is_file():
+            self._link_content(path)
 
     def _record(self, step: str, path: Path, **details: Any) -> None:
         """Writes a change below the folder, or a sync of the folder itself, into the journal."""

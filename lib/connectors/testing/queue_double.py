@@ -6,9 +6,7 @@ are leased (``duplicate``), out of order (``reorder``), and forget acknowledgeme
 
 from __future__ import annotations
 
-import random
-import time
-import uuid
+import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -18,6 +16,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Duration, Json, Options, Text
 from ..core.epoch_source import EpochSource
 from ..core.epochs import Messages, Receiver
+from ..ground import machine
 from .sqlite_file import transaction
 
 _POLL_SECONDS: Final = 0.01
@@ -25,6 +24,7 @@ _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS messages (
     id TEXT PRIMARY KEY, body, published REAL, visible REAL DEFAULT 0, lease TEXT, deliveries INTEGER DEFAULT 0
 )"""
+_CLOCK: Final = "CREATE TABLE IF NOT EXISTS clock (one INTEGER PRIMARY KEY, now REAL)"
 _VISIBLE: Final = "SELECT id, body, published FROM messages WHERE visible <= ? ORDER BY rowid LIMIT ?"
 _LEASED: Final = "SELECT id, body, published FROM messages WHERE visible > ? ORDER BY random() LIMIT 1"
 
@@ -36,15 +36,20 @@ class QueueDouble:
         self.path = path
         self.lease_seconds = lease_seconds
         self._chances = dict(misbehaviour or {})
-        self._random = random.Random()
         with transaction(self.path) as file:
             file.execute(_TABLE)
+            file.execute(_CLOCK)
+
+    def set_time(self, now: float) -> None:
+        """From now on the queue's clock stands at ``now``, in seconds since 1970; else it is that of who asks."""
+        with transaction(self.path) as file:
+            file.execute("INSERT OR REPLACE INTO clock VALUES (1, ?)", (now,))
 
     def publish(self, bodies: Sequence[Any]) -> list[str]:
         """Adds a message for each number or text, and returns their ids."""
-        now = time.time()
-        rows = [(uuid.uuid4().hex, body, now) for body in bodies]
         with transaction(self.path) as file:
+            now = _now(file)
+            rows = [(machine.token(), body, now) for body in bodies]
             file.executemany("INSERT INTO messages (id, body, published) VALUES (?, ?, ?)", rows)
         return [id for id, _, _ in rows]
 
@@ -52,13 +57,13 @@ class QueueDouble:
         """At most ``count`` messages that nobody has: id, body, time of publication, lease."""
         until = self.lease_seconds if lease_seconds is None else lease_seconds
         with transaction(self.path) as file:
-            now = time.time()
+            now = _now(file)
             rows = file.execute(_VISIBLE, (now, count)).fetchall()
             if rows and len(rows) < count and self._happens("duplicate"):
                 rows += file.execute(_LEASED, (now,)).fetchall()
             if self._happens("reorder"):
-                self._random.shuffle(rows)
-            leased = [(id, body, published, f"{id}/{uuid.uuid4().hex}") for id, body, published in rows]
+                rows.sort(key=lambda _: machine.uniform(0.0, 1.0))
+            leased = [(id, body, published, f"{id}/{machine.token()}") for id, body, published in rows]
             changes = ((now + until, lease, id) for id, _, _, lease in leased)
             file.executemany("UPDATE messages SET visible = ?, lease = ?, deliveries = deliveries + 1 WHERE id = ?", changes)
         return leased
@@ -66,21 +71,21 @@ class QueueDouble:
     def acknowledge(self, leases: Sequence[str]) -> None:
         """Removes the messages whose leases have not ended; of the others it says nothing, as the strictest systems do."""
         with transaction(self.path) as file:
-            now = time.time()
+            now = _now(file)
             kept = [(lease, now) for lease in leases if not self._happens("forget")]
             file.executemany("DELETE FROM messages WHERE lease = ? AND visible > ?", kept)
 
     def set_visible(self, leases: Sequence[str], seconds: float) -> None:
         """The messages that are still leased so are delivered again after ``seconds``."""
         with transaction(self.path) as file:
-            now = time.time()
+            now = _now(file)
             changes = [(now + seconds, lease, now) for lease in leases]
             file.executemany("UPDATE messages SET visible = ? WHERE lease = ? AND visible > ?", changes)
 
     def waiting(self) -> int:
         """The messages that could be received now."""
         with transaction(self.path) as file:
-            return int(file.execute("SELECT count(*) FROM messages WHERE visible <= ?", (time.time(),)).fetchone()[0])
+            return int(file.execute("SELECT count(*) FROM messages WHERE visible <= ?", (_now(file),)).fetchone()[0])
 
     def unacknowledged(self) -> int:
         """The messages that the queue still has."""
@@ -93,7 +98,12 @@ class QueueDouble:
             file.execute("UPDATE messages SET visible = 0")
 
     def _happens(self, what: str) -> bool:
-        return self._random.random() < self._chances.get(what, 0.0)
+        return machine.uniform(0.0, 1.0) < self._chances.get(what, 0.0)
+
+
+def _now(file: sqlite3.Connection) -> float:
+    row = file.execute("SELECT now FROM clock").fetchone()
+    return float(row[0]) if row else machine.time()
 
 
 class DoubleReceiver(Receiver):
@@ -108,11 +118,11 @@ class DoubleReceiver(Receiver):
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
         DoubleReceiver.contacts += 1
-        end = time.monotonic() + seconds
+        end = machine.monotonic() + seconds
         while not (received := self._queue.receive(rows)):
-            if time.monotonic() >= end:
+            if machine.monotonic() >= end:
                 return None
-            time.sleep(_POLL_SECONDS)
+            machine.sleep(_POLL_SECONDS)
         ids, bodies, published, leases = (list(column) for column in zip(*received, strict=True))
         rows_of = pa.RecordBatch.from_pydict({"value": pa.array(bodies, pa.int64())})
         text, number = pa.large_string(), pa.float64()

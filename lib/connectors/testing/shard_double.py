@@ -5,7 +5,6 @@ A shard can be split: it is closed then, and its two children have the later rec
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -15,6 +14,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Options, Text
 from ..core.cursor_source import CursorSource, Discovery
 from ..core.cursors import Cursor, Page
+from ..ground import machine
 from ..ground.errors import DataLoss
 from .sqlite_file import transaction
 
@@ -44,7 +44,7 @@ class ShardDouble:
         with transaction(self.path) as file:
             names = [name for (name,) in file.execute("SELECT name FROM shards WHERE is_open ORDER BY name")]
             shards = [names[body % len(names)] for body in bodies]
-            rows = [(shard, body, time.time()) for shard, body in zip(shards, bodies, strict=True)]
+            rows = [(shard, body, machine.time()) for shard, body in zip(shards, bodies, strict=True)]
             file.executemany("INSERT INTO records (shard, body, published) VALUES (?, ?, ?)", rows)
         return shards
 
@@ -86,7 +86,7 @@ class ShardDouble:
             pa.array(published, pa.float64()),
             is_last=is_last,
             is_finished=is_last and not is_open,
-            lag=0.0 if is_last else time.time() - published[-1],
+            lag=0.0 if is_last else machine.time() - published[-1],
         )
 
 

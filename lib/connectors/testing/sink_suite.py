@@ -23,7 +23,7 @@ from ..core.commit import Commit
 from ..core.ledger import app_query, once_query
 from ..core.sink import Guarantee, Sink
 from ..core.writing import stage
-from ..ground.errors import CommitRefused, Fatal
+from ..ground.errors import CommitRefused, Fatal, Misconfigured
 from .compare import same_records
 from .contexts import SinkContext, open_context, todo_lines
 from .engine import Checkpoint, Convert, Engine
@@ -155,6 +155,20 @@ class SinkSuite(ContentionSuite):
         shutil.rmtree(query.checkpoint)
         query.engine(first=21, onNewQuery="continue").run()
         query.expect()
+
+    def test_a_new_query_takes_the_place_of_the_old_one_when_the_user_says_so(self, query: SinkQuery) -> None:
+        query.needs_ledger()
+        try:
+            query.engine(onNewQuery="replace")
+        except Misconfigured:
+            pytest.skip("the sink cannot replace what its target holds")
+        query.engine(last=20).run()
+        shutil.rmtree(query.checkpoint)
+        query.fails_at(Point.COMMIT_BEFORE, first=ROWS + 1, last=ROWS + 2 * BATCH, onNewQuery="replace")
+        query.expect(last=20)
+        query.fails_at(Point.BATCH_DONE, first=ROWS + 1, last=ROWS + 2 * BATCH, onNewQuery="replace")
+        query.engine(first=ROWS + 1, last=ROWS + 2 * BATCH, onNewQuery="replace").run()
+        query.expect(first=ROWS + 1, last=ROWS + 2 * BATCH)
 
     def test_an_older_checkpoint_is_refused(self, query: SinkQuery) -> None:
         query.needs_ledger()

@@ -116,5 +116,5 @@ def _programs() -> Iterator[Finding]:
 def _attempt(name: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, look())
-    except (Misconfigured, PackageNotFoundError) as wrong:
+    except (ConnectorError, PackageNotFoundError) as wrong:
         return Finding(name, False, " ".join(str(wrong).split()))

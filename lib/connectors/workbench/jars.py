@@ -12,15 +12,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
 from ..ground.cache_folder import cache
-from ..ground.errors import Misconfigured, Problem
+from ..ground.errors import MissingFeature
 from ..ground.options import masked
+from ..ground.runtime import version_of
 from .settings import library
 
 _RESOLVE: Final = """
@@ -47,7 +48,7 @@ def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
     The first call takes about half a minute and needs a Maven repository: Maven Central, or what ``conf`` or
     ``spark-defaults.conf`` name by ``spark.jars.repositories`` or ``spark.jars.ivySettings``. Later calls read the
     remembered paths. Empty where the package ``delta-spark`` is not installed: a session then does without Delta. Raises
-    :class:`Misconfigured` when the jars cannot be had.
+    :class:`MissingFeature` when the jars cannot be had.
     """
     if find_spec("delta") is None:
         return []
@@ -55,6 +56,7 @@ def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
         jars = remembered()
         if not jars:
+            _refuse_newer_spark()
             jars = _without_sparks_own(_resolved(delta_coordinate(), conf or {}))
             _record().write_text("\n".join(jars))
     return jars
@@ -68,6 +70,15 @@ def remembered() -> list[str]:
 
 def _record() -> Path:
     return cache("jars") / (delta_coordinate().replace(":", "_") + ".txt")
+
+
+def _refuse_newer_spark() -> None:
+    """Asks nobody for the jars of a Spark that is newer than what ``delta-spark`` was made for: there are none."""
+    known = next((each for each in requires("delta-spark") or [] if each.startswith("pyspark")), "")
+    newest = re.search(r"<=?\s*([\d.]+)", known)
+    if newest is not None and version_of(version("pyspark")) > version_of(newest[1]):
+        text = f"Delta is missing: delta-spark {version('delta-spark')} needs {known}, and this is pyspark {version('pyspark')}"
+        raise MissingFeature(text, way_out="install versions that go together")
 
 
 def _resolved(coordinate: str, conf: Mapping[str, str]) -> list[str]:
@@ -95,11 +106,9 @@ def _artifact(jar: str) -> str:
     return re.split(r"-(?=\d)", jar, maxsplit=1)[0]
 
 
-def _unresolved(coordinate: str, log: str) -> Misconfigured:
+def _unresolved(coordinate: str, log: str) -> MissingFeature:
     telling = [line.strip() for line in log.splitlines() if re.search(r"not found|refused|Unable|Error|unknown", line)]
     said = masked("spark.jars.repositories", " ".join(telling[:3]))
-    text = (
-        f"cannot be fetched from a Maven repository: {said or 'see the log of spark-submit'}. Connect "
-        "once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})."
-    )
-    return Misconfigured("Spark", [Problem(coordinate, text)])
+    text = f"Delta is missing: {coordinate} cannot be fetched from a Maven repository: {said or 'see the log of spark-submit'}"
+    way_out = "connect once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})"
+    return MissingFeature(text, way_out=way_out)

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.errors import Misconfigured, MissingFeature, Problem
 from connectors.ground.runtime import LIBRARY, in_workspace
 from connectors.jvm.java import use_java
 from connectors.metrics.log import query_log
-from connectors.spark.session import active_session, classic_is_running, is_connect, launch_java, require
+from connectors.spark.session import active_session, classic_is_running, has_class, is_connect, launch_java, require
 
 from .cell_errors import show_messages
 from .class_archive import java_options
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("connectors")
+_DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _LAST_WORDS: Final = 500
 """Letters of the output of a JVM that did not start."""
 
@@ -38,13 +39,12 @@ def session(conf: Mapping[str, Any] | None = None, master: str | None = None) ->
 
     In a workspace, or where a session is active already, that session is returned: ``conf`` then sets what can be set
     on a running session, and ``master`` means nothing. Otherwise a local session is started, with Delta where the package
-    ``delta-spark`` is installed.
+    ``delta-spark`` is installed. Where its jars cannot be had, the session says so, and only what needs Delta fails.
 
     ``conf``: Spark's own settings; they win over the defaults of :mod:`connectors.workbench.settings`.
     ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is tried again; ``sc://host:port``
     connects to a Spark Connect server. What a local session and its workers print goes to its log, and a cell that fails by
-    an error of Spark shows the library's message in it. Raises :class:`Misconfigured` when Java, pyspark or Delta's jars are
-    missing.
+    an error of Spark shows the library's message in it. Raises :class:`Misconfigured` when Java or pyspark is missing.
     """
     return start(conf, master)
 
@@ -95,11 +95,26 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     folder = Path(tempfile.mkdtemp(prefix="connectors-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     log = log or folder / "spark.log"
-    settings: dict[str, Any] = dict(local_settings(folder, log, delta_jars(conf), conf, java_options()))
+    jars, missing = _delta(conf)
+    settings: dict[str, Any] = dict(local_settings(folder, log, jars, conf, java_options()))
     settings["spark.master"] = chosen = master or conf.get("spark.master") or default_master()
     with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own
         _launch_java(settings, log)
-        return _spark_session_class().builder.config(map=settings).getOrCreate()
+        spark = _spark_session_class().builder.config(map=settings).getOrCreate()
+    if missing is not None and not has_class(spark, _DELTA):  # the caller's own settings may bring it
+        from connectors.spark.formats import refuse_format
+
+        _log.warning("The session starts without Delta. %s", missing)
+        refuse_format(spark, "delta", missing)
+    return spark
+
+
+def _delta(conf: Mapping[str, str]) -> tuple[list[str], MissingFeature | None]:
+    """Delta's jars; without any, what is wrong with them."""
+    try:
+        return delta_jars(conf), None
+    except MissingFeature as missing:
+        return [], missing
 
 
 def _launch_java(settings: Mapping[str, Any], log: Path) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 from .compute import check_compute, entries
 from .configuration import Findings, did_you_mean, one_letter_apart, resource_references
+from .declarative import Pipeline, pipeline
 from .loading import Bundle
-from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, SERVICE_KINDS, Job, Task, upstream
+from .model import CONDITION, FOR_EACH, NOTEBOOK, PIPELINE, RUN_JOB, SERVICE_KINDS, Job, Task, upstream
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
 from .references import BadReference, Reference, Scope, lookup, misspelled, references
+from .resources import WORKSPACE, library_paths
 
 JOB_MEMBERS = ("id", "name", "run_id", "repair_count", "trigger.type")
 TASK_MEMBERS = ("name", "run_id", "execution_count", "notebook_path")
@@ -30,6 +32,8 @@ def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = No
         notebooks = dict(_notebooks(part, findings))
         _check_references(part, overrides or {} if part is job else {}, findings)
         _check_resources(bundle, part, findings)
+        for task in (task for task in part.parts if task.kind == PIPELINE):
+            pipeline_run_by(bundle, task, findings)
         _check_parameters(part, notebooks, (overrides or {}) if part is job else {}, findings)
         if part is job:
             _check_overrides(part, notebooks, overrides or {}, findings)
@@ -47,8 +51,23 @@ def check_only(job: Job, only: Collection[str]) -> None:
 
 def job_run_by(task: Task) -> str | None:
     """The key of the bundle's job that a run_job_task runs."""
-    parts = str(task.spec.get("job_id", "")).removeprefix("${").removesuffix("}").split(".")
-    return parts[2] if len(parts) == 4 and parts[:2] == ["resources", "jobs"] and parts[3] == "id" else None
+    return _key_of("jobs", str(task.spec.get("job_id", "")))
+
+
+def pipeline_run_by(bundle: Bundle, task: Task, findings: Findings) -> Pipeline | None:
+    """The bundle's pipeline that a pipeline_task runs."""
+    key = _key_of("pipelines", str(task.spec.get("pipeline_id", "")))
+    if key is None or key not in bundle.pipelines:
+        known = ", ".join(f"${{resources.pipelines.{name}.id}}" for name in bundle.pipelines) or "none"
+        text = f"pipeline_id {task.spec.get('pipeline_id')!r} is no pipeline of this bundle; there is {known}"
+        findings.problem(task.key, text)
+        return None
+    return pipeline(key, bundle.pipelines[key], findings)
+
+
+def _key_of(kind: str, reference: str) -> str | None:
+    match = re.fullmatch(rf"\$\{{resources\.{kind}\.([\w-]+)\.id\}}", reference)
+    return match[1] if match else None
 
 
 def texts(task: Task) -> Iterator[tuple[str, str]]:
@@ -226,6 +245,9 @@ def validate(bundle: Bundle) -> Findings:
         _check_pause(bundle, job, findings)
         _check_environments(bundle, job, findings)
         check_compute(job, dict(_notebooks(job, Findings())), findings)
+    for key, config in bundle.pipelines.items():
+        lines = (config.get("environment") or {}).get("dependencies") or []
+        _check_requirements(bundle, f"{key}.environment", lines, findings)
     findings.problems = list(dict.fromkeys(findings.problems))
     findings.notes = list(dict.fromkeys([*findings.notes, *findings.local_problems]))
     return findings
@@ -254,6 +276,11 @@ def _check_sync(bundle: Bundle, findings: Findings) -> None:
         for task in job.parts:
             if task.notebook is not None and not _synced(bundle, task.notebook):
                 findings.problem(f"{job.key}.{task.key}", f"{task.notebook.name} lies outside of sync.paths.")
+    for key, config in bundle.pipelines.items():
+        for entry, name in library_paths(config):
+            is_there = entry[name].startswith(WORKSPACE) and not Path(entry[name]).is_relative_to(bundle.root)
+            if not is_there and not _synced(bundle, Path(entry[name])):
+                findings.problem(f"{key}.libraries", f"{Path(entry[name]).name} lies outside of sync.paths.")
 
 
 def _synced(bundle: Bundle, path: Path) -> bool:
@@ -269,21 +296,21 @@ def _check_environments(bundle: Bundle, job: Job, findings: Findings) -> None:
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"
             findings.problem(where, f'environment "{key}" is not declared by this job{did_you_mean(key, environments)}')
-    for requirements in _requirement_files(bundle, job, environments):
-        if not requirements.is_file():
-            findings.problem(job.key, f"{requirements} does not exist.")
-        elif not _synced(bundle, requirements):
-            findings.problem(job.key, f"{requirements.name} is not uploaded by itself; add it to sync.paths.")
+    lines = [line for entry in declared for line in (entry.get("spec") or {}).get("dependencies") or []]
+    _check_requirements(bundle, job.key, lines, findings)
 
 
-def _requirement_files(bundle: Bundle, job: Job, environments: Mapping[str, Any]) -> Iterator[Path]:
-    """The requirement files that a job names, relative to its own file or below the folder that a deployment uploads."""
-    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
+def _check_requirements(bundle: Bundle, where: str, lines: list[Any], findings: Findings) -> None:
+    """Reports the requirement files of ``lines`` that a deployment does not upload, or cannot."""
+    folder = bundle.job_files.get(where, bundle.root / "x").parent
     uploaded = f"{bundle.config['workspace']['file_path']}/"
-    for environment in environments.values():
-        for line in (environment.get("spec") or {}).get("dependencies") or []:
-            match = re.fullmatch(r"-r\s+(\S+)", str(line).strip())
-            if match and match[1].startswith(uploaded):
-                yield bundle.root / match[1].removeprefix(uploaded)
-            elif match and not match[1].startswith("/"):
-                yield (folder / match[1]).resolve()
+    for line in lines:
+        match = re.fullmatch(r"-r\s+(\S+)", str(line).strip())
+        if not match or (match[1].startswith("/") and not match[1].startswith(uploaded)):
+            continue
+        is_uploaded = match[1].startswith(uploaded)
+        requirements = bundle.root / match[1].removeprefix(uploaded) if is_uploaded else (folder / match[1]).resolve()
+        if not requirements.is_file():
+            findings.problem(where, f"{requirements} does not exist.")
+        elif not _synced(bundle, requirements):
+            findings.problem(where, f"{requirements.name} is not uploaded by itself; add it to sync.paths.")

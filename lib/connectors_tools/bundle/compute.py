@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from connectors.ground.runtime import ENVIRONMENTS, RUNTIMES, Feature, Version, compute_for, dotted, spark_of
 
-from .configuration import Config, Findings, tasks_in
+from .configuration import Config, Findings
 from .model import FOR_EACH, Job
 from .notebooks import Notebook
+from .resources import tasks_in
 
 _CLUSTER: Final = re.compile(r"(\d+)\.[\dx]")
 """The start of a cluster's ``spark_version``, such as ``19.x-scala2.13``: a version of Databricks Runtime."""

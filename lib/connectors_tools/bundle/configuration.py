@@ -1,7 +1,6 @@
 """The configuration of a bundle: its files merged, one target laid over them, and every ``${...}`` resolved.
 
-Files are read as the Databricks CLI reads them: maps merge, lists concatenate, later values win. A job's notebook paths are
-relative to the file that defines them; they become absolute when the file is read, because a merged value has no file.
+Files are read as the Databricks CLI reads them: maps merge, lists concatenate, later values win.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from typing import Any, Final
 import yaml
 
 from connectors.ground.errors import Misconfigured, Problem
+
+from .resources import anchor, jobs_in, maps, tasks_in
 
 
 @dataclass
@@ -226,22 +227,6 @@ def merge(first: Any, second: Any) -> Any:
     return second
 
 
-def jobs_in(config: Mapping[str, Any]) -> dict[str, Config]:
-    """The jobs that a configuration (or a target's part of one) defines, by key."""
-    jobs = _maps(_maps(config.get("resources")).get("jobs"))
-    return {key: job for key, job in jobs.items() if isinstance(job, dict)}
-
-
-def tasks_in(job: Mapping[str, Any]) -> list[Config]:
-    """The tasks of a job as written."""
-    tasks = job.get("tasks")
-    return [task for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
-
-
-def _maps(value: Any) -> Config:
-    return value if isinstance(value, dict) else {}
-
-
 def _read_file(file: Path, root: Path, findings: Findings) -> Config:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
@@ -250,7 +235,7 @@ def _read_file(file: Path, root: Path, findings: Findings) -> Config:
         return {}
     if content is not None and not isinstance(content, dict):
         findings.problem(_name(file, root), "must be a map with keys such as bundle, targets, resources.")
-    return _maps(content)
+    return maps(content)
 
 
 def _included(root: Path, patterns: list[str], findings: Findings) -> Iterator[Path]:
@@ -269,15 +254,13 @@ def _included(root: Path, patterns: list[str], findings: Findings) -> Iterator[P
 
 
 def _take(source: ConfigurationFile, file: Path, config: Config) -> None:
-    for key, job in jobs_in(config).items():
+    for key in jobs_in(config):
         if key in source.job_files:
             files = f"{_name(source.job_files[key], source.root)} and {_name(file, source.root)}"
             source.findings.problem(key, f"is defined in two files, {files}. Keep one of them.")
         source.job_files.setdefault(key, file)
-        _anchor(job, file.parent, source.root)
-    for target in _maps(config.get("targets")).values():
-        for job in jobs_in(_maps(target)).values():
-            _anchor(job, file.parent, source.root)
+    for part in (config, *maps(config.get("targets")).values()):
+        anchor(maps(part), file.parent, source.root)
     source.config = merge(source.config, config)
     _check_task_keys(source)
 
@@ -288,16 +271,6 @@ def _check_task_keys(source: ConfigurationFile) -> None:
             if times > 1:
                 text = f'{times} tasks have the key "{task}". The CLI would merge them silently; give each its own.'
                 source.findings.problem(key, text)
-
-
-def _anchor(job: Config, folder: Path, root: Path) -> None:
-    for task in tasks_in(job):
-        nested = _maps(_maps(task.get("for_each_task")).get("task"))
-        for notebook in (_maps(task.get("notebook_task")), _maps(nested.get("notebook_task"))):
-            path = notebook.get("notebook_path")
-            if isinstance(path, str):
-                uploaded = path.replace("${workspace.file_path}", str(root))
-                notebook["notebook_path"] = os.path.normpath(folder / uploaded)
 
 
 def _name(file: Path, root: Path) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 from connectors.ground.errors import Misconfigured, Problem
 
 from . import model
-from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, jobs_in, read
+from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, read
 from .model import Job, check_permissions, in_order
+from .resources import jobs_in, pipelines_in
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,16 @@ class Bundle:
     def development(self) -> bool:
         """True for a target of ``mode: development``."""
         return bool(self.config["bundle"].get("mode") == "development")
+
+    @property
+    def pipelines(self) -> dict[str, Config]:
+        """The configurations of the declarative pipelines, by key."""
+        return pipelines_in(self.config)
+
+    @property
+    def name_prefix(self) -> str:
+        """The prefix of the names of jobs and pipelines: the target's preset, else the user's mark in a development target."""
+        return _prefix(self.config)
 
     def job(self, key: str) -> model.Job:
         """The job of that key. Raises :class:`Misconfigured` with the known ones."""
@@ -62,13 +73,14 @@ def load(
     chosen = choose_target(source.config, target)
     config = configuration(source, chosen, variables or {}, user, findings)
     check_permissions("the bundle", config, findings)
+    for key, pipeline in pipelines_in(config).items():
+        check_permissions(f"pipeline {key}", pipeline, findings)
     prefix = _prefix(config)
     jobs = {key: model.job(key, job, prefix) for key, job in jobs_in(config).items()}
     return Bundle(root, chosen, config, jobs, source.job_files, findings)
 
 
 def _prefix(config: Config) -> str:
-    """The prefix of the names of jobs: the target's preset, else the user's mark in a development target."""
     preset = (config.get("presets") or {}).get("name_prefix")
     marked = f"[dev {config['workspace']['current_user']['short_name']}] "
     return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""

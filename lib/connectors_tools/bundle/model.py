@@ -127,10 +127,11 @@ def _as_number(op: str, text: str) -> Decimal:
 
 
 NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"
-KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB)
+PIPELINE = "pipeline_task"
+KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB, PIPELINE)
 SERVICE_KINDS: Final = (
     "alert_task", "clean_rooms_notebook_task", "dashboard_task", "dbt_cloud_task", "dbt_platform_task", "dbt_task",
-    "gen_ai_compute_task", "pipeline_task", "power_bi_task", "python_operator_task", "python_wheel_task",
+    "gen_ai_compute_task", "power_bi_task", "python_operator_task", "python_wheel_task",
     "spark_jar_task", "spark_python_task", "spark_submit_task", "sql_task",
 )  # fmt: skip
 """Tasks that only the service runs."""
@@ -233,7 +234,7 @@ def job(key: str, config: Config, prefix: str) -> Job:
         parameters=_parameters(key, config, findings),
         timeout=_number(key, "timeout_seconds", config, findings),
         max_concurrent_runs=int(_number(key, "max_concurrent_runs", config, findings, 4 if prefix else 1)),
-        queued=_flag("enabled", config.get("queue") or {"enabled": True}),
+        queued=flag("enabled", config.get("queue") or {"enabled": True}),
         ignored=tuple(dict.fromkeys(ignored)),
         config=config,
         findings=findings,
@@ -246,7 +247,7 @@ def _task(job: str, entry: Any, findings: Findings, inside: str = "") -> Task | 
         return None
     where = f"{inside or job}.{entry['task_key']}"
     _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *SERVICE_KINDS), findings)
-    kind = _kind(where, entry, findings, (NOTEBOOK, CONDITION, RUN_JOB) if inside else KINDS)
+    kind = _kind(where, entry, findings, (NOTEBOOK, CONDITION, RUN_JOB, PIPELINE) if inside else KINDS)
     if kind is None:
         return None
     spec = entry[kind]
@@ -258,10 +259,10 @@ def _task(job: str, entry: Any, findings: Findings, inside: str = "") -> Task | 
         spec=spec,
         depends_on=tuple(_dependencies(where, entry, findings)),
         run_if=_run_if(where, entry, findings),
-        disabled=_flag("disabled", entry),
+        disabled=flag("disabled", entry),
         max_retries=int(_number(where, "max_retries", entry, findings, least=-1)),
         min_retry_interval=_number(where, "min_retry_interval_millis", entry, findings) / 1000,
-        retry_on_timeout=_flag("retry_on_timeout", entry),
+        retry_on_timeout=flag("retry_on_timeout", entry),
         timeout=_number(where, "timeout_seconds", entry, findings),
         nested=nested,
     )
@@ -285,7 +286,7 @@ def _kind(where: str, entry: Config, findings: Findings, allowed: tuple[str, ...
 
 
 _NEEDS: Final = {NOTEBOOK: ["notebook_path"], CONDITION: ["op", "left", "right"], FOR_EACH: ["inputs", "task"],
-                 RUN_JOB: ["job_id"]}  # fmt: skip
+                 RUN_JOB: ["job_id"], PIPELINE: ["pipeline_id"]}  # fmt: skip
 _OPERATORS: Final = (
     "EQUAL_TO", "NOT_EQUAL", "GREATER_THAN", "GREATER_THAN_OR_EQUAL", "LESS_THAN", "LESS_THAN_OR_EQUAL",
 )  # fmt: skip
@@ -367,7 +368,7 @@ def _number(where: str, name: str, config: Config, findings: Findings, default: 
     return number
 
 
-def _flag(name: str, config: Config) -> bool:
+def flag(name: str, config: Config) -> bool:
     """True for ``true``, also as the text that a variable of the command line brings."""
     return as_text(config.get(name)) == "true"
 

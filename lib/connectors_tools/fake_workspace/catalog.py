@@ -62,10 +62,13 @@ class Catalog:
 
 
 class Secrets:
-    """Secret scopes and what is in them."""
+    """Secret scopes and what is in them, and Unity Catalog's secrets by their names of three parts."""
 
     def __init__(self) -> None:
         self.scopes: dict[str, dict[str, str]] = {}
+        self.catalog_secrets: dict[str, str] = {}
+        self.unreadable: set[str] = set()
+        """Names of secrets that the user may see, and not read."""
 
     def environment(self) -> dict[str, str]:
         """The variables from which a local run reads secrets."""
@@ -84,6 +87,16 @@ class Secrets:
         if key not in keys:
             raise missing(f"Secret does not exist with scope: {scope} and key: {key}")
         return {"key": key, "value": base64.b64encode(keys[key].encode()).decode()}
+
+    def get_from_catalog(self, request: Request) -> dict[str, Any]:
+        """A secret of Unity Catalog, with its value where that is asked for and the user may read it."""
+        (name,) = request.names
+        if name not in self.catalog_secrets:
+            raise missing(f"Secret '{name}' does not exist.")
+        catalog, schema, key = name.split(".")
+        described = {"full_name": name, "catalog_name": catalog, "schema_name": schema, "name": key}
+        is_shown = request.query.get("include_value") == "true" and name not in self.unreadable
+        return {**described, "effective_value": self.catalog_secrets[name]} if is_shown else described
 
     def _scope(self, name: str) -> dict[str, str]:
         if name not in self.scopes:

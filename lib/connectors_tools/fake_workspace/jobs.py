@@ -11,17 +11,19 @@ from itertools import count
 from typing import Any, Final
 
 from .calls import Refusal, Request, missing
+from .pipelines import Pipelines
 from .runs import JobRun, Runner, TaskRun, error_of
 
 _MOST_RUNS: Final = 25
 _MOST_JOBS: Final = 100
+_OWNED: Final = ("jobs", "pipelines")
 
 
 class Jobs:
-    """Jobs by id. ``url`` is the address of the workspace, for links."""
+    """Jobs by id. ``url`` is the address of the workspace, for links; ``pipelines`` are those that its jobs may run."""
 
-    def __init__(self, runner: Runner, url: str) -> None:
-        self._runner, self._url = runner, url
+    def __init__(self, runner: Runner, url: str, pipelines: Pipelines) -> None:
+        self._runner, self._url, self._pipelines = runner, url, pipelines
         self._lock = threading.RLock()
         self._ids = count(int(time.time()))
         self._idempotent: dict[str, int] = {}
@@ -154,14 +156,16 @@ class Jobs:
     def set_permissions(self, request: Request) -> dict[str, Any]:
         kind, number = request.names
         entries = request.json.get("access_control_list", [])
-        if kind == "jobs" and sum(entry["permission_level"] == "IS_OWNER" for entry in entries) != 1:
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", "The job must have exactly one owner.")
+        if kind in _OWNED and sum(entry["permission_level"] == "IS_OWNER" for entry in entries) != 1:
+            raise Refusal(400, "INVALID_PARAMETER_VALUE", f"The {kind.rstrip('s')} must have exactly one owner.")
         self.permissions[f"{kind}/{number}"] = entries
         return self.read_permissions(request)
 
     def _acl(self, kind: str, number: str, user: str) -> list[dict[str, Any]]:
         if kind == "jobs":
             self._existing(int(number))
+        if kind == "pipelines":
+            self._pipelines.existing(number)
         manager = {"user_name": user, "permission_level": "CAN_MANAGE"}
         return self.permissions.get(
             f"{kind}/{number}", [manager, {"group_name": "users", "permission_level": "CAN_VIEW"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -18,7 +19,9 @@ from typing import Any, Final
 
 from connectors.workbench.settings import VOLUMES_VARIABLE, library
 
-_OF_THIS_MACHINE: Final = ("the executed notebook: ", "the full traceback: ")
+from ..bundle.resources import library_paths
+
+_OF_THIS_MACHINE: Final = ("the executed notebook: ", "the full traceback: ", "all that Spark said: ")
 _SKIPPED: Final = frozenset({"MAXIMUM_CONCURRENT_RUNS_REACHED"})
 _FAILURE: Final = "Workload failed, see run output for details"
 """The message of the service on a task that failed; the error itself is in the run's output."""
@@ -105,7 +108,8 @@ class Runner:
     """Starts runs, each in a process: the deployed library runs the deployed notebooks.
 
     ``export_to`` writes the files of the workspace below a folder; ``suffix`` tells that of a notebook. ``volumes`` is the
-    folder that holds the volumes, ``secrets`` gives the environment variables that stand for secret scopes.
+    folder that holds the volumes, ``secrets`` gives the environment variables that stand for secret scopes. ``pipelines`` are
+    those of the workspace by id.
     """
 
     def __init__(
@@ -115,14 +119,10 @@ class Runner:
         export_to: Callable[[Path], None],
         suffix: Callable[[str], str],
         secrets: Callable[[], Mapping[str, str]],
+        pipelines: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        self._folder, self._volumes, self._export_to, self._suffix, self._secrets = (
-            folder,
-            volumes,
-            export_to,
-            suffix,
-            secrets,
-        )
+        self._folder, self._volumes, self._pipelines = folder, volumes, pipelines
+        self._export_to, self._suffix, self._secrets = export_to, suffix, secrets
         self._threads: list[threading.Thread] = []
         self.runs: dict[int, JobRun] = {}
 
@@ -203,12 +203,17 @@ class Runner:
         return ended or "FAILED"
 
     def _bundle(self, root: Path, jobs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-        """The jobs as a bundle of files: what the local runner reads."""
-        by_id = {number: f"job_{number}" for number in jobs}
-        resources = {by_id[number]: self._job(root, settings, by_id) for number, settings in jobs.items()}
-        return {"bundle": {"name": "workspace"}, "resources": {"jobs": resources}, "targets": {"workspace": {}}}
+        """The jobs and pipelines as a bundle of files: what the local runner reads."""
+        by_id: dict[Any, str] = {number: f"job_{number}" for number in jobs}
+        resources = {"jobs": {by_id[number]: self._job(root, settings, by_id) for number, settings in jobs.items()}}
+        specs = {number: copy.deepcopy(entry["spec"]) for number, entry in list(self._pipelines.items())}
+        for spec in specs.values():
+            for entry, name in library_paths(spec):
+                entry[name] = str(root / entry[name].lstrip("/"))
+        resources["pipelines"] = {f"p{number}": spec for number, spec in specs.items()}
+        return {"bundle": {"name": "workspace"}, "resources": resources, "targets": {"workspace": {}}}
 
-    def _job(self, root: Path, settings: Mapping[str, Any], by_id: Mapping[int, str]) -> dict[str, Any]:
+    def _job(self, root: Path, settings: Mapping[str, Any], by_id: Mapping[Any, str]) -> dict[str, Any]:
         def translated(value: Any, name: str = "") -> Any:
             if isinstance(value, dict):
                 return {key: translated(item, key) for key, item in value.items()}
@@ -216,6 +221,8 @@ class Runner:
                 return [translated(item) for item in value]
             if name == "notebook_path":
                 return str(root / value.lstrip("/")) + self._found_suffix(value)
+            if name == "pipeline_id":
+                return f"${{resources.pipelines.p{value}.id}}"
             return f"${{resources.jobs.{by_id[value]}.id}}" if name == "job_id" and value in by_id else value
 
         own = {key: value for key, value in settings.items() if key not in ("format", "edit_mode", "deployment")}

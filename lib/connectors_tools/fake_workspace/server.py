@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlparse
 from .calls import Raw, Refusal, Request
 from .catalog import Catalog, Clusters, Secrets
 from .jobs import Jobs
+from .pipelines import Pipelines
 from .runs import Runner
 from .tree import Tree, Volumes
 
@@ -141,7 +142,8 @@ class FakeWorkspace:
     """A workspace of one user that lives in this process; its runs are processes of their own.
 
     ``folder`` holds its volumes and what its runs leave; without one it is temporary. What a person of the workspace would do
-    by hand, a test does by ``catalog``, ``secrets``, ``clusters``, ``tree``, ``jobs``; ``faults`` and ``tokens`` make it fail.
+    by hand, a test does by ``catalog``, ``secrets``, ``clusters``, ``tree``, ``jobs``, ``pipelines``; ``faults`` and ``tokens``
+    make it fail.
     """
 
     def __init__(self, folder: Path | None = None, port: int = 0) -> None:
@@ -156,8 +158,10 @@ class FakeWorkspace:
         self.volumes = Volumes(self.folder / "volumes")
         self.catalog, self.secrets, self.clusters = Catalog(self.volumes), Secrets(), Clusters()
         tree, secrets_of_runs = self.tree, self.secrets.environment
-        self._runner = Runner(self.folder / "runs", self.volumes.folder, tree.export_to, tree.suffix, secrets_of_runs)
-        self.jobs = Jobs(self._runner, self.url)
+        self.pipelines = Pipelines()
+        places, pipelines = (self.folder / "runs", self.volumes.folder), self.pipelines.pipelines
+        self._runner = Runner(*places, tree.export_to, tree.suffix, secrets_of_runs, pipelines)
+        self.jobs = Jobs(self._runner, self.url, self.pipelines)
         self._routes = [(re.compile(pattern), handler) for pattern, handler in self._table()]
 
     @property
@@ -201,6 +205,7 @@ class FakeWorkspace:
         yield rf"GET {_API}/preview/scim/v2/Me", _user
         yield from self._files()
         yield from self._jobs()
+        yield from self._pipelines()
         yield from self._others()
 
     def _files(self) -> Iterator[tuple[str, Handler]]:
@@ -233,8 +238,16 @@ class FakeWorkspace:
         yield rf"GET {_API}/jobs/runs/get-output", jobs.output
         yield rf"GET {_API}/jobs/runs/export", jobs.export
         yield rf"POST {_API}/jobs/runs/cancel", jobs.cancel
-        yield rf"GET {_API}/permissions/(\w+)/(\d+)", jobs.read_permissions
-        yield rf"(?:PUT|PATCH) {_API}/permissions/(\w+)/(\d+)", jobs.set_permissions
+        for thing in (r"(\w+)/(\d+)", "(pipelines)/([^/]+)"):
+            yield rf"GET {_API}/permissions/{thing}", jobs.read_permissions
+            yield rf"(?:PUT|PATCH) {_API}/permissions/{thing}", jobs.set_permissions
+
+    def _pipelines(self) -> Iterator[tuple[str, Handler]]:
+        yield "POST /api/2.0/pipelines", self.pipelines.create
+        yield "GET /api/2.0/pipelines", self.pipelines.list_pipelines
+        yield "GET /api/2.0/pipelines/([^/]+)", self.pipelines.get
+        yield "PUT /api/2.0/pipelines/([^/]+)", self.pipelines.update
+        yield "DELETE /api/2.0/pipelines/([^/]+)", self.pipelines.delete
 
     def _others(self) -> Iterator[tuple[str, Handler]]:
         yield rf"GET {_API}/secrets/scopes/list", self.secrets.list_scopes
@@ -242,6 +255,7 @@ class FakeWorkspace:
         yield rf"GET {_API}/secrets/get", self.secrets.get
         yield rf"GET {_API}/clusters/get", self.clusters.get
         yield rf"GET {_API}/clusters/spark-versions", self.clusters.versions
+        yield rf"GET {_UNITY}/secrets/([^/]+)", self.secrets.get_from_catalog
         yield rf"GET {_UNITY}/catalogs/([^/]+)", self.catalog.catalog
         yield rf"GET {_UNITY}/schemas/([^/]+)", self.catalog.schema
         yield rf"GET {_UNITY}/volumes/([^/]+)", self.catalog.volume

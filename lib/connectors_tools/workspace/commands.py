@@ -28,13 +28,14 @@ def destroy_there(target: Target, *, plan: bool, force_lock: bool, auto_approve:
     deployment = Deployment(target.client, target.bundle, target.user, click.echo)
     state = deployment.store.read()
     if state.exists and (plan or not auto_approve):
-        for key, job in state.jobs.items():
-            click.echo(f"delete  job {key}, {job.name}")
+        for what, memory in state.resources.items():
+            tables = " and its tables" if deployment.cascades(what) else ""
+            click.echo(f"delete  {what}, {memory.name}{tables}")
         click.echo(f"delete  {len(state.files)} files in {target.bundle.config['workspace']['root_path']}")
         if plan:
             return
         try:
-            click.confirm("Delete all this from the workspace? Data in volumes and tables stays.", abort=True)
+            click.confirm("Delete all this from the workspace? Data in volumes and other tables stays.", abort=True)
         except click.Abort:
             raise click.ClickException("nothing is deleted; --auto-approve says yes without a question.") from None
     deployment.destroy(force_lock=force_lock)

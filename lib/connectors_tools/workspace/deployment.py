@@ -1,7 +1,8 @@
 """Deploys a bundle to a workspace, and takes it away again: what is to be there against what is remembered.
 
 A deployment is made of steps that can be repeated. Before anything changes, the state says what is about to be done. So the
-next deployment after one that died finds the job that was created and not yet remembered, by its tag: it makes no second one.
+next deployment after one that died finds the job or pipeline that was created and not yet remembered, by its tag: it makes no
+second one.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from typing import TYPE_CHECKING, Any, Final
 from connectors.ground.errors import Misconfigured, Problem
 
 from ..bundle import Bundle, validate
-from ..bundle.configuration import Config
+from ..bundle.configuration import Config, as_text
 from .client import WorkspaceError, once, refusals
 from .files import local_files, make_way, remove, upload
+from .services import Jobs, Pipelines, Service
 from .settings import (
     MARK,
     check_support,
     fingerprint,
     folder_permissions,
     in_creation_order,
-    job_permissions,
     job_settings,
     mark,
     owner_alone,
+    permissions,
+    pipeline_settings,
     with_ids,
 )
-from .state import JobMemory, State, StateStore
+from .state import Memory, State, StateStore
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
 
 _AT_ONCE: Final = 8
 _CREATE_SECONDS: Final = 300.0
-"""The seconds of tries to create a job while the service does not answer; the SDK's own limit for other calls."""
+"""The seconds of tries to create a resource while the service does not answer; the SDK's own limit for other calls."""
+_SERVICES: Final[Mapping[str, Service]] = {"job": Jobs(), "pipeline": Pipelines()}
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class Step:
 
 @dataclass
 class Plan:
-    """The changes that a deployment would make. Files by path, jobs by key with the reason."""
+    """The changes that a deployment would make. Files by path; ``job k`` and ``pipeline k`` with the reason."""
 
     uploads: list[str] = field(default_factory=list)
     removals: list[str] = field(default_factory=list)
@@ -69,10 +73,10 @@ class Plan:
     def steps(self) -> Iterator[Step]:
         """The steps, files first."""
         yield from (Step("upload", path) for path in self.uploads)
-        yield from (Step("create", f"job {key}", why) for key, why in self.creations.items())
-        yield from (Step("change", f"job {key}", why) for key, why in self.changes.items())
+        yield from (Step("create", what, why) for what, why in self.creations.items())
+        yield from (Step("change", what, why) for what, why in self.changes.items())
         yield from (Step("change", "permissions of the files") for _ in range(self.folder))
-        yield from (Step("delete", f"job {key}", why) for key, why in self.deletions.items())
+        yield from (Step("delete", what, why) for what, why in self.deletions.items())
         yield from (Step("delete", path) for path in self.removals)
 
     @property
@@ -80,8 +84,10 @@ class Plan:
         return next(self.steps(), None) is None
 
     def __str__(self) -> str:
-        jobs = f"{len(self.creations)} jobs to create, {len(self.changes)} to change, {len(self.deletions)} to delete"
-        return f"{jobs}; {len(self.uploads)} files to upload, {len(self.removals)} to delete"
+        kinds = {_kind(what) for what in (*self.creations, *self.changes, *self.deletions)} or {"job"}
+        creations = f"{len(self.creations)} {' and '.join(f'{kind}s' for kind in sorted(kinds))} to create"
+        resources = f"{creations}, {len(self.changes)} to change, {len(self.deletions)} to delete"
+        return f"{resources}; {len(self.uploads)} files to upload, {len(self.removals)} to delete"
 
 
 class Deployment:
@@ -92,8 +98,12 @@ class Deployment:
         workspace = bundle.config["workspace"]
         self._files, self._root = str(workspace["file_path"]), str(workspace["root_path"])
         self.store = StateStore(client, str(workspace["state_path"]), user)
-        self._settings = {key: job_settings(bundle, job, self.store.path) for key, job in bundle.jobs.items()}
-        self._permissions = {key: job_permissions(bundle, job, user) for key, job in bundle.jobs.items()}
+        metadata, jobs, pipelines = self.store.path, bundle.jobs, bundle.pipelines
+        self._settings = {f"pipeline {key}": pipeline_settings(bundle, key, metadata) for key in pipelines}
+        self._settings |= {f"job {key}": job_settings(bundle, job, metadata) for key, job in jobs.items()}
+        configs = {f"pipeline {key}": config for key, config in pipelines.items()}
+        configs |= {f"job {key}": job.config for key, job in jobs.items()}
+        self._permissions = {what: permissions(bundle, _kind(what), config, user) for what, config in configs.items()}
         self._hashes = local_files(bundle)
         self._single = once(client)
 
@@ -118,21 +128,39 @@ class Deployment:
         return plan
 
     def destroy(self, *, force_lock: bool = False) -> None:
-        """Deletes the jobs and all files of the target. Raises :class:`Misconfigured` where nothing is deployed."""
+        """Deletes the jobs, pipelines and all files of the target. Raises :class:`Misconfigured` where nothing is deployed.
+
+        The tables of a pipeline go with it, as :meth:`cascades` says.
+        """
         if not self.store.read().exists:
             text = f"is not deployed: {self.store.path} does not exist."
             raise Misconfigured("the deployment", [Problem(f"target {self._bundle.target}", text)])
         with self.store.locked(force=force_lock):
             state = self.store.read()
             self._adopt_pending(state)
-            for key in list(state.jobs):
-                self._delete_job(state, key)
+            for what in sorted(state.resources):  # jobs before the pipelines that they run
+                self._delete(state, what, cascade=self.cascades(what))
             outside = [self._files, posixpath.dirname(self.store.path)]
             for folder in [*(path for path in outside if not path.startswith(self._root + "/")), self._root]:
                 self._delete_folder(folder)
             self._say(f"delete  {self._root}")
 
+    def cascades(self, what: str) -> bool:
+        """True for a pipeline whose tables go by :meth:`destroy`: one of the bundle, without ``cascade_on_destroy: false``."""
+        kind, _, key = what.partition(" ")
+        config = self._bundle.pipelines.get(key) if kind == "pipeline" else None
+        return config is not None and as_text(config.get("cascade_on_destroy")) != "false"
+
+    def _follow_keys(self, state: State) -> None:
+        """Keeps a pipeline, with its tables, whose key alone has changed: the service has no second one of its name."""
+        new, old = (self._settings.keys() - state.resources, state.resources.keys() - self._settings)
+        names = {self._settings[what]["name"]: what for what in new if _kind(what) == "pipeline"}
+        for what in filter(lambda what: _kind(what) == "pipeline", old):
+            if successor := names.pop(state.resources[what].name, None):
+                state.resources[successor] = state.resources.pop(what)
+
     def _plan(self, state: State) -> Plan:
+        self._follow_keys(state)
         known = self._hashes if self._has_files(state) else {}
         uploaded = state.files if known else {}
         plan = Plan(
@@ -141,42 +169,41 @@ class Deployment:
             folder=state.folder != self._folder_fingerprint(),
         )
         documents = self._documents(state)
-        ids = {key: job.id for key, job in state.jobs.items() if documents.get(key) is not None}
-        for key, settings in self._settings.items():
-            job = state.jobs.get(key)
-            if job is None:
-                plan.creations[key] = settings["name"]
-            elif documents[key] is None:
-                plan.creations[key] = f"job {job.id} is gone"
-            elif reason := self._reason(key, with_ids(settings, ids), job, documents[key] or {}):
-                plan.changes[key] = reason
-        plan.deletions = {
-            key: f"job {job.id}, {job.name}" for key, job in state.jobs.items() if key not in self._settings
-        }
+        ids = {what: memory.id for what, memory in state.resources.items() if documents.get(what) is not None}
+        for what, settings in self._settings.items():
+            memory = state.resources.get(what)
+            if memory is None:
+                plan.creations[what] = settings["name"]
+            elif documents[what] is None:
+                plan.creations[what] = f"{_kind(what)} {memory.id} is gone"
+            elif reason := self._reason(what, with_ids(settings, ids), memory, documents[what] or {}):
+                plan.changes[what] = reason
+        gone = {what: memory for what, memory in state.resources.items() if what not in self._settings}
+        plan.deletions = {what: f"{_kind(what)} {memory.id}, {memory.name}" for what, memory in gone.items()}
         return plan
 
-    def _reason(self, key: str, settings: Config, job: JobMemory, document: Mapping[str, Any]) -> str:
-        """Why a job is to be changed; empty where it is as it should be."""
-        if job.sent != fingerprint(settings):
+    def _reason(self, what: str, settings: Config, memory: Memory, document: Mapping[str, Any]) -> str:
+        """Why a resource is to be changed; empty where it is as it should be."""
+        if memory.sent != fingerprint(settings):
             return "its settings have changed"
-        if job.seen != fingerprint(document):
+        if memory.seen != fingerprint(document):
             return "somebody has changed it in the workspace"
-        return "its permissions have changed" if job.permissions != _mark_of(self._permissions[key]) else ""
+        return "its permissions have changed" if memory.permissions != _mark_of(self._permissions[what]) else ""
 
     def _documents(self, state: State) -> dict[str, Mapping[str, Any] | None]:
-        """The settings that the service has of each remembered job, by key; ``None`` for one that is gone."""
+        """The settings that its service has of each remembered resource; ``None`` for one that is gone."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(state.jobs, pool.map(self._document, state.jobs.values()), strict=True))
+            documents = pool.map(self._document, state.resources, state.resources.values())
+            return dict(zip(state.resources, documents, strict=True))
 
-    def _document(self, job: JobMemory) -> Mapping[str, Any] | None:
+    def _document(self, what: str, memory: Memory) -> Mapping[str, Any] | None:
         from databricks.sdk.errors import NotFound
 
-        with refusals(f"job {job.id}"):
+        with refusals(what):
             try:
-                settings = self._client.jobs.get(job.id).settings
+                return self._service(what).settings(self._client, memory.id)
             except NotFound:
                 return None
-        return settings.as_dict() if settings else {}
 
     def _has_files(self, state: State) -> bool:
         from databricks.sdk.errors import NotFound
@@ -202,22 +229,22 @@ class Deployment:
         self.store.write(state)
 
     def _announce(self, plan: Plan, state: State) -> None:
-        state.pending = {key: self._settings[key]["name"] for key in plan.creations}
+        state.pending = {what: self._settings[what]["name"] for what in plan.creations}
         state.files |= dict.fromkeys(plan.uploads, "")
-        for key in plan.creations:
-            state.jobs.pop(key, None)
+        for what in plan.creations:
+            state.resources.pop(what, None)
         self.store.write(state)
 
     def _carry_out(self, plan: Plan, state: State) -> None:
         self._upload(plan, state)
-        for key in in_creation_order(self._settings):
-            if key in plan.creations:
-                self._create(state, key)
-            elif key in plan.changes:
-                self._change(state, key)
+        for what in in_creation_order(self._settings):
+            if what in plan.creations:
+                self._create(state, what)
+            elif what in plan.changes:
+                self._change(state, what)
         self._change_references(plan, state)
-        for key in plan.deletions:
-            self._delete_job(state, key)
+        for what in sorted(plan.deletions):
+            self._delete(state, what)
         if plan.removals:
             remove(self._client, self._files, [path for path in plan.removals if path in state.files])
             state.files = {path: text for path, text in state.files.items() if path not in plan.removals}
@@ -240,83 +267,82 @@ class Deployment:
         self._say(f"upload  {len(plan.uploads)} files to {self._files}")
 
     def _change_references(self, plan: Plan, state: State) -> None:
-        """Jobs that name the id of a job which has just got a new one."""
-        ids = {key: job.id for key, job in state.jobs.items()}
-        for key, settings in self._settings.items():
-            is_new = key in plan.creations or key in plan.changes
-            if not is_new and state.jobs[key].sent != fingerprint(with_ids(settings, ids)):
-                self._change(state, key)
+        """Resources that name the id of one which has just got a new one."""
+        ids = {what: memory.id for what, memory in state.resources.items()}
+        for what, settings in self._settings.items():
+            is_new = what in plan.creations or what in plan.changes
+            if not is_new and state.resources[what].sent != fingerprint(with_ids(settings, ids)):
+                self._change(state, what)
 
-    def _create(self, state: State, key: str) -> None:
-        settings = self._with_ids(state, key)
-        number = self._created(key, settings)
-        state.jobs[key] = JobMemory(number, settings["name"])
-        state.pending.pop(key, None)
-        self._say(f"create  job {key}  {self.link(number)}")
-        self._finish(state, key, settings)
+    def _create(self, state: State, what: str) -> None:
+        settings = self._with_ids(state, what)
+        number = self._created(what, settings)
+        state.resources[what] = Memory(number, settings["name"])
+        state.pending.pop(what, None)
+        self._say(f"create  {what}  {self._link(what, number)}")
+        self._finish(state, what, settings)
 
-    def _change(self, state: State, key: str) -> None:
-        settings, job = self._with_ids(state, key), state.jobs[key]
-        with refusals(f"job {key}"):
-            self._client.api_client.do("POST", "/api/2.2/jobs/reset", body={"job_id": job.id, "new_settings": settings})
-        job.name = settings["name"]
-        self._say(f"change  job {key}  {self.link(job.id)}")
-        self._finish(state, key, settings)
+    def _change(self, state: State, what: str) -> None:
+        settings, memory = self._with_ids(state, what), state.resources[what]
+        with refusals(what):
+            self._service(what).change(self._client, memory.id, settings)
+        memory.name = settings["name"]
+        self._say(f"change  {what}  {self._link(what, memory.id)}")
+        self._finish(state, what, settings)
 
-    def _finish(self, state: State, key: str, settings: Config) -> None:
+    def _finish(self, state: State, what: str, settings: Config) -> None:
         """Permissions, and what the service has made of the settings: a later difference is somebody else's."""
-        job, permissions = state.jobs[key], self._permissions[key]
-        if job.permissions != _mark_of(permissions):
-            self._grant("jobs", str(job.id), permissions or owner_alone(self._user, "IS_OWNER"))
-        job.permissions = _mark_of(permissions)
-        job.seen, job.sent = fingerprint(self._document(job)), fingerprint(settings)
+        memory, entries = state.resources[what], self._permissions[what]
+        if memory.permissions != _mark_of(entries):
+            self._grant(f"{_kind(what)}s", str(memory.id), entries or owner_alone(self._user, "IS_OWNER"))
+        memory.permissions = _mark_of(entries)
+        memory.seen, memory.sent = fingerprint(self._document(what, memory)), fingerprint(settings)
 
-    def _created(self, key: str, settings: Config) -> int:
-        """The id of the new job. An answer that is lost is no second job: the job is looked for by its tag first."""
+    def _created(self, what: str, settings: Config) -> int | str:
+        """The id of the new resource. An answer that is lost makes no second one: it is looked for by its tag first."""
         from databricks.sdk.errors import InternalError
 
         end = time.monotonic() + _CREATE_SECONDS
         while True:
-            with refusals(f"job {key}"):
+            with refusals(what):
                 try:
-                    answer: Any = self._single.api_client.do("POST", "/api/2.2/jobs/create", body=settings)
-                    return int(answer["job_id"])
+                    return self._service(what).create(self._single, settings)
                 except (TimeoutError, InternalError) as unanswered:
                     failure = unanswered.__cause__ or unanswered
-            if (number := self._lookup(key, settings["name"])) is not None:
+            if (number := self._lookup(what, settings["name"])) is not None:
                 return number
             if isinstance(failure, InternalError) or time.monotonic() > end:
-                text = f"the service has not created the job: {failure}"
-                raise WorkspaceError(text, connector="the workspace", where=f"job {key}")
+                text = f"the service has not created the {_kind(what)}: {failure}"
+                raise WorkspaceError(text, connector="the workspace", where=what)
 
-    def _lookup(self, key: str, name: str) -> int | None:
-        """The job of this name that an earlier call has created for this target and key."""
-        tag = mark(self._bundle, key)
-        with refusals(f"job {key}"):
-            jobs = [job for job in self._client.jobs.list(name=name) if job.settings and job.job_id]
-        return next(
-            (job.job_id for job in jobs if job.settings and (job.settings.tags or {}).get(MARK) == tag), None
-        )
+    def _lookup(self, what: str, name: str) -> int | str | None:
+        """The resource of this name that an earlier call has created for this target and key."""
+        tag = mark(self._bundle, what.partition(" ")[2])
+        with refusals(what):
+            resources: list[tuple[int | str, Config]] = [*self._service(what).named(self._client, name)]
+        return next((number for number, settings in resources if (settings.get("tags") or {}).get(MARK) == tag), None)
 
     def _adopt_pending(self, state: State) -> None:
-        """Takes over jobs that a deployment which died has created without remembering them."""
-        every = {key: str(settings["name"]) for key, settings in self._settings.items()}
+        """Takes over what a deployment which died has created without remembering it."""
+        every = {what: str(settings["name"]) for what, settings in self._settings.items()}
         names = state.pending if state.exists else every
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             numbers = pool.map(lambda pair: self._lookup(*pair), names.items())
-        for (key, name), number in zip(names.items(), numbers, strict=True):
-            if number is not None and key not in state.jobs:
-                state.jobs[key] = JobMemory(number, name)
-                self._say(f"found   job {key}  {self.link(number)}, which an earlier deployment has created")
+        for (what, name), number in zip(names.items(), numbers, strict=True):
+            if number is not None and what not in state.resources:
+                state.resources[what] = Memory(number, name)
+                self._say(f"found   {what}  {self._link(what, number)}, which an earlier deployment has created")
         state.pending = {}
 
-    def _delete_job(self, state: State, key: str) -> None:
+    def _delete(self, state: State, what: str, *, cascade: bool = False) -> None:
+        """Deletes a resource; with ``cascade`` also the tables of a pipeline, of which nobody was asked otherwise."""
         from databricks.sdk.errors import NotFound
 
-        with refusals(f"job {key}"), suppress(NotFound):
-            self._client.jobs.delete(state.jobs[key].id)
-        self._say(f"delete  job {key}, {state.jobs[key].name}")
-        del state.jobs[key]
+        memory = state.resources[what]
+        with refusals(what), suppress(NotFound):
+            self._service(what).delete(self._client, memory.id, cascade=cascade)
+        self._say(f"delete  {what}, {memory.name}")
+        del state.resources[what]
 
     def _delete_folder(self, folder: str) -> None:
         from databricks.sdk.errors import NotFound
@@ -336,14 +362,22 @@ class Deployment:
     def _folder_fingerprint(self) -> str:
         return _mark_of(folder_permissions(self._bundle, self._user))
 
-    def _with_ids(self, state: State, key: str) -> Config:
-        ids = {other: job.id for other, job in state.jobs.items()}
-        settings: Config = with_ids(copy.deepcopy(self._settings[key]), ids)
+    def _with_ids(self, state: State, what: str) -> Config:
+        ids = {other: memory.id for other, memory in state.resources.items()}
+        settings: Config = with_ids(copy.deepcopy(self._settings[what]), ids)
         return settings
 
-    def link(self, number: int) -> str:
-        """The page of a job."""
-        return f"{self._client.config.host}/jobs/{number}"
+    def _link(self, what: str, number: int | str) -> str:
+        """The page of a resource."""
+        return f"{self._client.config.host}/{_kind(what)}s/{number}"
+
+    def _service(self, what: str) -> Service:
+        return _SERVICES[_kind(what)]
+
+
+def _kind(what: str) -> str:
+    """The kind of a resource, ``job`` or ``pipeline``."""
+    return what.partition(" ")[0]
 
 
 def _mark_of(permissions: list[dict[str, Any]]) -> str:

@@ -129,9 +129,13 @@ def _volumes(target: Target) -> Iterator[Finding]:
 
 
 def volumes_of(target: Target) -> set[tuple[str, str, str]]:
-    """Catalog, schema and name of each volume that the jobs are given."""
-    texts = [json.dumps(job.config, default=str) for job in target.bundle.jobs.values()]
-    return {match.groups() for text in texts for match in _VOLUME.finditer(text)}  # type: ignore[misc]
+    """Catalog, schema and name of each volume in the settings of the jobs and pipelines."""
+    return set(_VOLUME.findall(_configurations(target)))
+
+
+def _configurations(target: Target) -> str:
+    configs = [*(job.config for job in target.bundle.jobs.values()), *target.bundle.pipelines.values()]
+    return json.dumps(configs, default=str)
 
 
 def _exists(kind: str, name: str, read: Callable[[str], Any], way_out: str) -> Finding:
@@ -185,7 +189,7 @@ def _named_secrets(target: Target) -> set[tuple[str, str]]:
     for job in target.bundle.jobs.values():
         for notebook in _notebooks(job).values():
             secrets |= notebook.secrets()
-        secrets |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", json.dumps(job.config, default=str)))
+    secrets |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", _configurations(target)))
     return secrets - {_PLACEHOLDER}
 
 

@@ -1,6 +1,6 @@
-"""The jobs of a bundle as the Jobs service takes them: what the Databricks CLI would send for the same files.
+"""The jobs and pipelines of a bundle as their services take them: what the Databricks CLI would send for the same files.
 
-Names with their prefix, tags, a paused or unpaused schedule, absolute paths of notebooks, values as text. What the CLI
+Names with their prefix, tags, a paused or unpaused schedule, absolute paths of files, values as text. What the CLI
 deploys and this does not is refused by name.
 """
 
@@ -19,31 +19,36 @@ from typing import Any, Final
 from ..bundle import Bundle, Findings
 from ..bundle.configuration import Config, as_text, resource_references
 from ..bundle.model import PRINCIPALS, Job
+from ..bundle.resources import library_paths
 
 MARK: Final = "deployment_id"
-"""The tag by which a deployment knows a job again that it created without hearing of it."""
+"""The tag by which a deployment knows a job or a pipeline again that it created without hearing of it."""
 
-_LEVELS: Final = {"CAN_RUN": "CAN_MANAGE_RUN"}
+_LEVELS: Final = {"job": {"CAN_RUN": "CAN_MANAGE_RUN"}, "pipeline": {}}
 _FOLDER_LEVELS: Final = {"CAN_VIEW": "CAN_READ"}
 _PATHS_OF_LIBRARIES: Final = ("requirements", "whl", "jar")
-_JOB_ID: Final = re.compile(r"\$\{resources\.jobs\.([\w-]+)\.id\}")
+_ID: Final = re.compile(r"\$\{resources\.(job|pipeline)s\.([\w-]+)\.id\}")
+_BUNDLE_ALONE: Final = ("permissions", "lifecycle", "cascade_on_destroy", "dry_run")
+"""Fields of a bundle's resource that its service does not take."""
 
 
 def check_support(bundle: Bundle, files: Collection[str]) -> Findings:
     """The findings on what a deployment by the SDK cannot do of this bundle, of which it uploads ``files``."""
     findings = Findings()
     for kind in bundle.config.get("resources") or {}:
-        if kind != "jobs":
-            findings.problem(
-                f"resources.{kind}", "only jobs are deployed by this command; deploy by the Databricks CLI."
-            )
+        if kind not in ("jobs", "pipelines"):
+            text = "only jobs and pipelines are deployed by this command; deploy by the Databricks CLI."
+            findings.problem(f"resources.{kind}", text)
     if bundle.config.get("artifacts"):
         text = "nothing is built by this command: jobs import lib/ from beside their notebooks. Deploy by the Databricks CLI."
         findings.problem("artifacts", text)
+    for key, pipeline in bundle.pipelines.items():
+        _check_wheels(bundle, f"{key}.environment", [pipeline.get("environment") or {}], files, findings)
+        if pipeline.get("development") and bundle.config["bundle"].get("mode") == "production":
+            findings.problem(f"{key}.development", "is true, which a target of mode production cannot have.")
     for job in bundle.jobs.values():
-        for wheel in sorted(_wheels(bundle, job) - {*files}):
-            text = f"{wheel} is not there, or is not uploaded: build it, and name its folder in sync.include."
-            findings.problem(f"{job.key}.environments", text)
+        specs = [environment.get("spec") or {} for environment in job.config.get("environments") or []]
+        _check_wheels(bundle, f"{job.key}.environments", specs, files, findings)
         for where, entry in _entries(job.config):
             for library in entry.get("libraries") or []:
                 if isinstance(library, dict) and "*" in str(library.get("whl", "")):
@@ -56,12 +61,14 @@ def check_support(bundle: Bundle, files: Collection[str]) -> Findings:
     return findings
 
 
-def _wheels(bundle: Bundle, job: Job) -> set[str]:
-    """The wheels of the bundle that the environments of a job install, by their paths in it."""
-    specs = [environment.get("spec") or {} for environment in job.config.get("environments") or []]
+def _check_wheels(bundle: Bundle, where: str, specs: list[Any], files: Collection[str], findings: Findings) -> None:
+    """Reports the wheels of the bundle that an environment installs and that are not uploaded."""
     lines = [str(line) for spec in specs for line in spec.get("dependencies") or []]
     folder = f"{bundle.config['workspace']['file_path']}/"
-    return {line.removeprefix(folder) for line in lines if line.startswith(folder) and line.endswith(".whl")}
+    wheels = {line.removeprefix(folder) for line in lines if line.startswith(folder) and line.endswith(".whl")}
+    for wheel in sorted(wheels - {*files}):
+        text = f"{wheel} is not there, or is not uploaded: build it, and name its folder in sync.include."
+        findings.problem(where, text)
 
 
 def _files_of(entry: Config) -> list[str]:
@@ -73,17 +80,14 @@ def _files_of(entry: Config) -> list[str]:
 
 def job_settings(bundle: Bundle, job: Job, metadata: str) -> Config:
     """The settings of a job; ``${resources.jobs.k.id}`` in them stays. ``metadata`` is the file with the deployment's state."""
-    settings: Config = {key: copy.deepcopy(value) for key, value in job.config.items() if key != "permissions"}
-    presets = bundle.config.get("presets") or {}
+    settings, presets = _settings(bundle, job.key, job.config, metadata), bundle.config.get("presets") or {}
     settings["name"] = job.name
     settings["max_concurrent_runs"] = _concurrent_runs(bundle, job, presets)
-    settings["tags"] = {**_tags(bundle, presets), **(settings.get("tags") or {}), MARK: mark(bundle, job.key)}
     settings["format"], settings["edit_mode"] = "MULTI_TASK", "UI_LOCKED"
-    settings["deployment"] = {"kind": "BUNDLE", "metadata_file_path": metadata}
     settings.setdefault("queue", {"enabled": True})
-    if "run_as" in bundle.config:
-        settings.setdefault("run_as", bundle.config["run_as"])
-    _pause(bundle, settings, presets)
+    for name in ("schedule", "trigger", "continuous"):
+        if isinstance(settings.get(name), dict):
+            settings[name].setdefault("pause_status", _pause_status(bundle, presets))
     folder = bundle.job_files.get(job.key, bundle.root / "x").parent
     for environment in settings.get("environments") or []:
         spec = environment.get("spec") or {}
@@ -95,12 +99,44 @@ def job_settings(bundle: Bundle, job: Job, metadata: str) -> Config:
     return settings
 
 
-def job_permissions(bundle: Bundle, job: Job, user: str) -> list[dict[str, Any]]:
-    """The permissions of a job, with its owner; empty where the bundle does not say."""
-    declared = [*(job.config.get("permissions") or []), *(bundle.config.get("permissions") or [])]
+def pipeline_settings(bundle: Bundle, key: str, metadata: str) -> Config:
+    """The settings of a pipeline, as :func:`job_settings` has those of a job."""
+    settings, presets = _settings(bundle, key, bundle.pipelines[key], metadata), bundle.config.get("presets") or {}
+    settings["name"] = bundle.name_prefix + str(settings.get("name") or key)
+    settings.setdefault("channel", "CURRENT")
+    settings.setdefault("edition", "ADVANCED")
+    if presets.get("pipelines_development", bundle.development):
+        settings["development"] = True
+    if _pause_status(bundle, presets) == "PAUSED":
+        settings.pop("continuous", None)
+    if settings.get("configuration"):
+        settings["configuration"] = {name: as_text(value) for name, value in settings["configuration"].items()}
+    for entry, name in [*library_paths(settings), (settings, "root_path")]:
+        if Path(entry.get(name) or "").is_relative_to(bundle.root):
+            entry[name] = uploaded_path(bundle, entry[name])
+    for library in settings.get("libraries") or []:
+        if path := (library.get("notebook") or {}).get("path"):
+            library["notebook"]["path"] = re.sub(r"\.(ipynb|py|sql)$", "", path)
+    return settings
+
+
+def _settings(bundle: Bundle, key: str, config: Config, metadata: str) -> Config:
+    """What the settings of jobs and of pipelines have in common."""
+    settings: Config = {name: copy.deepcopy(value) for name, value in config.items() if name not in _BUNDLE_ALONE}
+    tags = _tags(bundle, bundle.config.get("presets") or {})
+    settings["tags"] = {**tags, **(settings.get("tags") or {}), MARK: mark(bundle, key)}
+    settings["deployment"] = {"kind": "BUNDLE", "metadata_file_path": metadata}
+    if "run_as" in bundle.config:
+        settings.setdefault("run_as", bundle.config["run_as"])
+    return settings
+
+
+def permissions(bundle: Bundle, kind: str, config: Config, user: str) -> list[dict[str, Any]]:
+    """The permissions of a job or a pipeline, with its owner; empty where the bundle does not say."""
+    declared = [*(config.get("permissions") or []), *(bundle.config.get("permissions") or [])]
     if not declared:
         return []
-    entries = _access(declared, _LEVELS)
+    entries = _access(declared, _LEVELS[kind])
     owners = [entry for entry in entries if entry["permission_level"] == "IS_OWNER"]
     others = [entry for entry in entries if entry.get(_kind_of(user)) != user]
     return others if owners else [*others, *owner_alone(user, "IS_OWNER")]
@@ -120,37 +156,38 @@ def owner_alone(user: str, level: str) -> list[dict[str, Any]]:
 
 
 def mark(bundle: Bundle, key: str) -> str:
-    """The mark that names a job of a target for ever: the same for the same folder of the workspace and the same key."""
+    """The mark that names a resource of a target for ever: the same for the same folder of the workspace and the same key."""
     return hashlib.sha256(f"{bundle.config['workspace']['root_path']}\n{key}".encode()).hexdigest()[:20]
 
 
-def with_ids(value: Any, ids: Mapping[str, int]) -> Any:
-    """``value`` with the id of each job in place of ``${resources.jobs.k.id}``."""
+def with_ids(value: Any, ids: Mapping[str, int | str], field: str = "") -> Any:
+    """``value`` with the id of ``job k`` in place of ``${resources.jobs.k.id}``; that of ``pipeline k`` likewise.
+
+    It is a number where a task runs a job, which the service wants so, and text elsewhere.
+    """
     if isinstance(value, dict):
-        return {name: with_ids(item, ids) for name, item in value.items()}
+        return {name: with_ids(item, ids, f"{field}.{name}") for name, item in value.items()}
     if isinstance(value, list):
         return [with_ids(item, ids) for item in value]
     if not isinstance(value, str):
         return value
-    if whole := _JOB_ID.fullmatch(value):
-        return ids.get(whole[1], value)
-    return _JOB_ID.sub(lambda match: str(ids.get(match[1], match[0])), value)
+    text = _ID.sub(lambda match: str(ids.get(f"{match[1]} {match[2]}", match[0])), value)
+    return int(text) if field.endswith("run_job_task.job_id") and text.isdigit() else text
 
 
 def in_creation_order(settings: Mapping[str, Config]) -> list[str]:
-    """The keys of the jobs, each after those whose ids it names."""
+    """The resources, each after those whose ids it names."""
     done: dict[str, None] = {}
 
-    def visit(key: str, above: tuple[str, ...]) -> None:
-        if key in done or key in above or key not in settings:
+    def visit(what: str, above: tuple[str, ...]) -> None:
+        if what in done or what in above or what not in settings:
             return
-        for kind, other in resource_references(json.dumps(settings[key])):
-            if kind == "jobs":
-                visit(other, (*above, key))
-        done[key] = None
+        for kind, key in resource_references(json.dumps(settings[what])):
+            visit(f"{kind.removesuffix('s')} {key}", (*above, what))
+        done[what] = None
 
-    for key in settings:
-        visit(key, ())
+    for what in settings:
+        visit(what, ())
     return list(done)
 
 
@@ -202,11 +239,8 @@ def _tags(bundle: Bundle, presets: Mapping[str, Any]) -> dict[str, str]:
     return {**own, **{name: as_text(value) for name, value in (presets.get("tags") or {}).items()}}
 
 
-def _pause(bundle: Bundle, settings: Config, presets: Mapping[str, Any]) -> None:
-    status = presets.get("trigger_pause_status") or ("PAUSED" if bundle.development else "UNPAUSED")
-    for name in ("schedule", "trigger", "continuous"):
-        if isinstance(settings.get(name), dict):
-            settings[name].setdefault("pause_status", status)
+def _pause_status(bundle: Bundle, presets: Mapping[str, Any]) -> str:
+    return str(presets.get("trigger_pause_status") or ("PAUSED" if bundle.development else "UNPAUSED"))
 
 
 def _access(declared: list[Any], levels: Mapping[str, str]) -> list[dict[str, Any]]:

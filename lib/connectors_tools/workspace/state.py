@@ -32,10 +32,10 @@ _FEATURE: Final = "deployed by `python -m connectors deploy`, which alone can ch
 
 
 @dataclass
-class JobMemory:
-    """A job that was deployed: hashes of what was ``sent``, what the service made of it (``seen``), and ``permissions``."""
+class Memory:
+    """What was deployed: hashes of what was ``sent``, what the service made of it (``seen``), and ``permissions``."""
 
-    id: int
+    id: int | str
     name: str
     sent: str = ""
     seen: str = ""
@@ -44,9 +44,10 @@ class JobMemory:
 
 @dataclass
 class State:
-    """The jobs and files in the workspace. ``files`` are hashes by path below ``file_path``; an empty one was being uploaded.
+    """What is in the workspace. ``files`` are hashes by path below ``file_path``; an empty one was being uploaded.
 
-    ``pending`` are the names of jobs, by key, that were about to be created.
+    ``resources`` are jobs and pipelines by kind and key, ``job k`` and ``pipeline k``; ``pending`` are the names of those that
+    were about to be created.
     """
 
     deployment: str = ""
@@ -54,7 +55,7 @@ class State:
     by: str = ""
     at: str = ""
     files: dict[str, str] = field(default_factory=dict)
-    jobs: dict[str, JobMemory] = field(default_factory=dict)
+    resources: dict[str, Memory] = field(default_factory=dict)
     pending: dict[str, str] = field(default_factory=dict)
     folder: str = ""
 
@@ -62,6 +63,12 @@ class State:
     def exists(self) -> bool:
         """True where something was deployed, or was about to be."""
         return self.sequence > 0
+
+    @property
+    def jobs(self) -> dict[str, int]:
+        """The ids of the jobs by key."""
+        jobs = {what: memory for what, memory in self.resources.items() if what.startswith("job ")}
+        return {what.removeprefix("job "): int(memory.id) for what, memory in jobs.items()}
 
 
 class StateStore:
@@ -97,8 +104,8 @@ class StateStore:
             raise StateError(
                 text, connector="the workspace", way_out="take the newer version of the library that wrote it."
             )
-        jobs = {key: JobMemory(**job) for key, job in document.pop("jobs").items()}
-        return State(**document, jobs=jobs)
+        resources = {what: Memory(**memory) for what, memory in document.pop("resources").items()}
+        return State(**document, resources=resources)
 
     def write(self, state: State) -> None:
         """Keeps ``state``; the first time also the file by which the CLI refuses this target."""

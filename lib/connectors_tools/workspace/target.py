@@ -47,7 +47,7 @@ class Target:
         """The ids of those jobs that are deployed: from the state, else those of that name which the CLI has deployed here."""
         state = self.state()
         if state.exists:
-            return {key: state.jobs[key].id for key in keys if key in state.jobs}
+            return {key: state.jobs[key] for key in keys if key in state.jobs}
         numbers = {key: self._named(self.bundle.jobs[key].name) for key in keys}
         return {key: number for key, number in numbers.items() if number is not None}
 

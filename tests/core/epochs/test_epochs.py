@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -140,25 +142,118 @@ def test_each_reader_has_a_share_of_the_smallest_limit() -> None:
     assert [reader_share(8, reader, 3) for reader in range(3)] == [2, 3, 3]
 
 
+@pytest.mark.parametrize("step", ["check", "check_retained"], ids=["the look behind it", "the answer to it"])
 def test_an_outage_of_the_storage_behind_a_record_gives_nothing_back(
-    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     system.write(4)
     query, log = SourceQuery(system), []
     assert query.plan(log) == 0
     reader, looks = EpochReader(query.source, SCHEMA), []
 
-    def check(epochs: EpochLog, log_id: str) -> None:
-        looks.append(log_id)
+    def fails(epochs: EpochLog, about: Any) -> None:
+        looks.append(about)
         if len(looks) == 2:
             raise Transient("the storage is away")
 
-    monkeypatch.setattr(EpochLog, "check", check)
+    monkeypatch.setattr(EpochLog, step, fails)
     split = EpochSplit(log[0]["at"]["log"], 1, 0, 1)
     with pytest.raises(Transient):
         list(reader.read(split))
+    assert EpochLog(reader.log.storage, "queue_double").readers(1) == [0]
     assert system.queue.waiting() == 0
     assert pa.Table.from_batches(reader.read(split))["value"].to_pylist() == [0, 1, 2, 3]
+    assert system.queue.waiting() == 0
+
+
+def fail_once(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None, *, counts: bool = False
+) -> None:
+    """The storage is away when a record is put first; or where it ``counts``, only its answer is lost."""
+    put = EpochLog.put
+
+    def fails(log: EpochLog, epoch: int, reader: int, content: bytes) -> bool:
+        monkeypatch.setattr(EpochLog, "put", put)
+        meanwhile()
+        if counts:
+            put(log, epoch, reader, content)
+        raise Transient("the storage is away")
+
+    monkeypatch.setattr(EpochLog, "put", fails)
+
+
+def test_what_was_received_for_a_record_that_an_outage_stopped_goes_back_when_another_one_counts(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DoubleReceiver, "pending", lambda _: None)
+    system.write(6)
+    query, log = SourceQuery(system, maxRowsPerTrigger="3", drainTimeout="500ms"), []
+    query.planner.freeze()
+    assert query.plan(log) == 0
+    split = EpochSplit(log[0]["at"]["log"], 1, 0, 1, log[0]["at"]["until"])
+    slower, faster = EpochReader(query.source, SCHEMA), EpochReader(query.source, SCHEMA)
+    fail_once(monkeypatch, lambda: list(faster.read(split)))
+    with pytest.raises(Transient):
+        list(slower.read(split))
+    list(slower.read(split))
+    assert values(query.batch(log, 0)) + to_the_end(query, log) == [3, 4, 5, 0, 1, 2]
+
+
+@pytest.fixture
+def without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases last until they are given back."""
+    receiver = QueueDoubleSource.receiver
+
+    def opened(source: QueueDoubleSource, schema: pa.Schema | None) -> Any:
+        double = receiver(source, schema)
+        double.lease_seconds = None
+        return double
+
+    monkeypatch.setattr(QueueDoubleSource, "receiver", opened)
+
+
+@pytest.mark.usefixtures("without_end")
+@pytest.mark.parametrize("is_tried_again", [True, False], ids=["tried again", "given up"])
+def test_an_outage_of_the_storage_keeps_no_message_whose_lease_does_not_end(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, *, is_tried_again: bool
+) -> None:
+    system.write(3)
+    query, log = SourceQuery(system), []
+    assert query.plan(log) == 0
+    fail_once(monkeypatch)
+    if not is_tried_again:
+        reader = EpochReader(query.source, SCHEMA)
+        with contextlib.closing(reader), pytest.raises(Transient):
+            list(reader.read(EpochSplit(log[0]["at"]["log"], 1, 0, 1)))
+    assert values(query.batch(log, 0)) + to_the_end(query, log) == [0, 1, 2]
+
+
+@pytest.mark.usefixtures("without_end")
+@pytest.mark.parametrize("is_lost", [True, False], ids=["whose answer is lost", "whose answer comes"])
+def test_a_record_keeps_no_message_that_is_too_late_for_the_run_where_its_lease_does_not_end(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+) -> None:
+    query, log = SourceQuery(system), []
+    query.planner.freeze()
+    system.write(3)
+    assert query.plan(log) == 0
+    if is_lost:
+        fail_once(monkeypatch, counts=True)
+    assert query.batch(log, 0) == []
+    assert system.queue.waiting() == 3
+
+
+def test_a_lease_that_has_ended_is_not_given_back_since_it_may_be_of_others(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[str] = []
+    monkeypatch.setattr(DoubleReceiver, "release", lambda _, leases: released.extend(leases))
+    system.write(3)
+    query, log = SourceQuery(system, lease="500ms", maxEpochTime="100ms"), []
+    assert query.plan(log) == 0
+    fail_once(monkeypatch, lambda: time.sleep(0.6))
+    assert values(query.batch(log, 0)) == [0, 1, 2]
+    assert released == []
 
 
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(

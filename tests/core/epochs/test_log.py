@@ -21,8 +21,8 @@ from connectors.storage import storage_of
 from connectors.testing import SourceContext
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
-from tests.core.epochs.dying_disk import DyingDisk
 from tests.core.epochs.queries import SCHEMA, log_of, values
+from tests.dying_disk import DyingDisk
 from tests.systems.reference_contexts import QueueContext, ShardContext
 
 

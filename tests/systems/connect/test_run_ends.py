@@ -211,12 +211,14 @@ class NotingConnector(SourceConnector):
 
 
 def note(path: Path, word: str) -> None:
-    """Notes ``word`` once: a task that has ended may be stopped again."""
-    if not path.exists() or word not in path.read_text():
-        with path.open("a") as file:
+    """Notes ``word`` once: a task is stopped by its thread and, to wake its poll, by the host's, perhaps at one time."""
+    with NOTE, path.open("a+") as file:
+        file.seek(0)
+        if word not in file.read():
             file.write(f"{word}\n")
 
 
+NOTE = threading.Lock()
 NOTING = "noting.NotingConnector"
 NOTING_JAVA = """
 package noting;

@@ -20,7 +20,7 @@ from connectors.ground.errors import Fatal, Misconfigured, Poison, StateError
 from connectors.storage import storage_of
 from connectors.systems.connect import ConnectSource
 from tests.connect.database import DATABASES, Database, TablesConnector
-from tests.core.epochs.dying_disk import DyingDisk
+from tests.dying_disk import DyingDisk
 
 JSON = "org.apache.kafka.connect.json.JsonConverter"
 TIMES = {"pollInterval": "100ms", "drainTimeout": "200ms", "restart.initialBackoff": "10ms", "restart.maxRetries": "1"}

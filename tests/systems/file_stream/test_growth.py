@@ -45,6 +45,16 @@ def test_it_goes_on_at_the_byte(query: Any, tmp_path: Path) -> None:
     assert following.rows() == [("app.log", 10, "zwei")]
 
 
+@pytest.mark.parametrize(("at", "lines"), [(0, ["one", "zwei", "drei"]), (4, ["zwei", "drei"])])
+def test_a_file_without_a_mark_goes_on_where_it_was_moved_to(query: Any, tmp_path: Path, at: int, lines: list[str]) -> None:
+    following = query("app.log")
+    append(tmp_path / "app.log", "one\nzwei\n")
+    following.rest()
+    following.files()["1"] |= {"at": at, "mark": ""}
+    append(tmp_path / "app.log", "drei\n")
+    assert following.rest() == lines
+
+
 def test_an_unfinished_line_waits_for_its_end(query: Any, tmp_path: Path) -> None:
     following = query("app.log")
     append(tmp_path / "app.log", "one\ntw")

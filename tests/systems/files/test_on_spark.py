@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 
 import connectors
+from connectors.core import Batch
 from connectors.systems.files.rolling import source_offsets
 from connectors.testing.spark_suites import SparkSourceSuite
+from tests.source_names import stream_reader
 
 from .helpers import read, visible
 from .test_source import FilesSourceContext
@@ -21,8 +26,8 @@ class TestParquet(SparkSourceSuite):
     context = FilesSourceContext
 
 
-def numbers(spark: Any, end: int) -> Any:
-    rows = spark.readStream.format("connectors.sequence").option("end", end).option("maxRowsPerTrigger", 10).load()
+def numbers(spark: Any, end: int, reader: Any = None) -> Any:
+    rows = (reader or spark.readStream).format("connectors.sequence").option("end", end).option("maxRowsPerTrigger", 10).load()
     return rows.selectExpr("value AS id", "value % 2 AS odd")
 
 
@@ -76,18 +81,46 @@ def test_avro_comes_back_as_it_went(spark: Any, tmp_path: Path) -> None:
     assert sorted(table.collect()) == sorted(frame.union(frame).collect())
 
 
-def test_the_ledger_tells_where_the_files_end_in_the_source(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source_name", [None, "digits"], ids=["sequence", "named"])
+def test_the_ledger_tells_where_the_files_end_in_the_source(spark: Any, tmp_path: Path, source_name: str | None) -> None:
     out = tmp_path / "out"
     write = connectors.foreach_batch("files", path=str(out))
     for end in (30, 45):
-        query = numbers(spark, end).writeStream.foreachBatch(write).trigger(availableNow=True)
-        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        query.awaitTermination()
+        with stream_reader(spark, source_name) as reader:
+            query = numbers(spark, end, reader).writeStream.foreachBatch(write).trigger(availableNow=True)
+            query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+            query.awaitTermination()
         (entry,) = source_offsets(str(out)).values()
         logged = (tmp_path / f"checkpoint/offsets/{entry['batch']}").read_text().splitlines()[-1]
-        assert entry["offsets"] == [json.loads(logged)]
+        offset = json.loads(logged.removeprefix(f"{source_name}:"))
+        assert entry["offsets"] == ({source_name: offset} if source_name else [offset])
         assert read(out) == list(range(1, end + 1))
     assert list(source_offsets(str(out))) == [query.id]
+
+
+def test_the_ledger_tells_the_offsets_of_each_query_that_uses_one_function(tmp_path: Path) -> None:
+    """Two queries may start at one moment: the sink hears of the second one before the first one has staged."""
+
+    class Run(SimpleNamespace):
+        def offsets(self, batch: int) -> list[Any]:
+            return [self.id, batch]
+
+    sink = connectors.foreach_batch("files", path=str(tmp_path)).sink
+    both, offsets = threading.Barrier(2), {}
+
+    def stage(sink: Any, frame: Any, batch: Batch, found: Any) -> list[Any]:
+        offsets[batch.query] = found
+        return []
+
+    def write(query: str) -> None:
+        sink.watch(lambda: Run(id=query))
+        both.wait(10)
+        sink.stage_frame(SimpleNamespace(columns=["id"]), Batch("files", query, 3))
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr("connectors.systems.files.spark_writer.stage_with_spark", stage)
+        list(threads.map(write, ["a", "b"]))
+    assert offsets == {"a": ["a", 3], "b": ["b", 3]}
 
 
 def test_avro_is_divided_into_folders_by_tasks(spark: Any, tmp_path: Path) -> None:

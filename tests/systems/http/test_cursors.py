@@ -13,6 +13,7 @@ import pytest
 
 from connectors.core import Fatal
 from connectors.testing.source_suite import SourceQuery
+from connectors_tools.offsets import SourceOffset
 
 from .answers import Answers, Asked, Declared, Reply, Rows, answers
 
@@ -185,3 +186,14 @@ def test_a_lookback_with_too_many_records_is_told(
         SourceQuery(Numbered(tmp_path, server, **declared("40"))).rest(log)
     got = SourceQuery(Numbered(tmp_path, server, **declared("20"))).batch(log, 0)
     assert got + SourceQuery(Numbered(tmp_path, server, **declared("20"))).rest(log) == rows
+
+
+def test_a_move_back_gives_again_what_the_lookback_remembers(server: Answers, tmp_path: Path) -> None:
+    rows = [{"id": number, "at": number} for number in range(1, 31)]
+    server.rule = since(rows)
+    system, log = Numbered(tmp_path, server, **declared("5")), []
+    query = SourceQuery(system)
+    query.rest(log)
+    offset = SourceOffset("0", log[-1]).move({"r": {"after": 28}}, query.source.log())  # type: ignore[attr-defined]
+    log[-1] = dict(offset.value or {})
+    assert SourceQuery(system).rest(log) == rows[22:]

@@ -57,6 +57,7 @@ def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: P
     assert [row.id for row in spark.read.format("delta").load(str(tmp_path / "copy" / "odd name")).collect()] == [7]
 
 
+@pytest.mark.soak
 def test_a_table_that_cannot_be_written_is_named_and_the_others_are_written(spark: Any, tmp_path: Path) -> None:
     with contextlib.closing(Sqlite(tmp_path)) as shop:
         for name in ("a", "b", "c"):

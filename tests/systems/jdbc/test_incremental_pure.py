@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall
-from connectors.systems.jdbc.incremental.positions import changed, difference, fingerprint, intersection, shares
+from connectors.systems.jdbc.incremental.positions import (
+    changed,
+    difference,
+    fingerprint,
+    ids_between,
+    intersection,
+    shares,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -90,6 +97,11 @@ def test_shares_are_disjoint_and_even(spans: list[tuple[int, int]], count: int) 
     assert [n for share in parts for n in _numbers(share)] == _numbers(list(whole))
     sizes = [len(_numbers(share)) for share in parts]
     assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_a_hole_above_an_id_that_was_moved_back_is_read_once() -> None:
+    after, upto = {"id": 50, "holes": [[40, 41], [48, 55], [98, 98]]}, {"id": 120, "holes": [[90, 90]]}
+    assert ids_between(after, upto) == [(40, 41), (48, 50), (51, 89), (91, 120)]
 
 
 def test_a_fingerprint_tells_what_has_changed() -> None:

@@ -10,13 +10,15 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
 from connectors.core import Guarantee
 from connectors.systems.kafka import KafkaSink
 from connectors.testing import SinkContext
 from connectors.testing.servers import KafkaServer
 from tests.servers import required
+
+from .source_contexts import admin_of
 
 
 def consumed(bootstrap: str, topic: str, partitions: int = 2, isolation: str = "read_committed") -> Iterator[Any]:
@@ -52,7 +54,7 @@ def consumed(bootstrap: str, topic: str, partitions: int = 2, isolation: str = "
 
 def is_decided(bootstrap: str, place: TopicPartition) -> bool:
     """True when no transaction is open: a commit is answered before its markers are in every partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+    admin = admin_of(bootstrap)
     ends = [
         admin.list_offsets({place: OffsetSpec.latest()}, isolation_level=level)[place].result().offset
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)

@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +40,12 @@ def fresh(prefix: str = "topic") -> str:
     return f"{prefix}-{os.getpid()}-{next(_numbers)}"
 
 
+@cache
+def admin_of(bootstrap: str) -> AdminClient:
+    """The one client of a server in this process: each has three threads."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+
 class Topic:
     """A topic with a producer. ``rows`` are those that a reader of committed records must see."""
 
@@ -47,7 +54,7 @@ class Topic:
         self.name = name or fresh()
         self.partitions = partitions
         self.config = config
-        self.admin = AdminClient({"bootstrap.servers": self.server.bootstrap})
+        self.admin = admin_of(self.server.bootstrap)
         self.rows: list[dict[str, Any]] = []
         self._producer: Producer | None = None
         self.create()

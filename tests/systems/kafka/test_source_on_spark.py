@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 
 from connectors.testing.compare import same_records
 from connectors.testing.spark_suites import SparkSourceSuite
+from connectors_tools.cli import main
 
 from .source_contexts import KafkaContext, Topic
 
@@ -124,3 +126,28 @@ def _written(folder: Path) -> list[str]:
     count = len([file for file in (folder / "checkpoint" / "commits").glob("*") if file.name.isdigit()])
     files = (folder / "out").glob("part-*.json") if count else ()
     return sorted(json.loads(line)["value"] for file in files for line in file.read_text().splitlines())
+
+
+def test_a_query_goes_back_by_offsets_and_begins_anew_where_its_options_say(spark: Any, tmp_path: Path) -> None:
+    topic = Topic(1)
+    topic.send([str(number).encode() for number in range(10)])
+
+    def values(**options: str) -> list[int]:
+        found: list[int] = []
+        rows = spark.readStream.format("connectors.kafka").options(**topic.options(**options)).load()
+        batch = rows.selectExpr("int(string(value)) AS value")
+        writer = batch.writeStream.foreachBatch(lambda rows, _: found.extend(row.value for row in rows.collect()))
+        writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        return sorted(found)
+
+    def move(*arguments: str) -> None:
+        done = CliRunner().invoke(main, ["offsets", arguments[0], str(tmp_path), *arguments[1:], "--yes"])
+        assert done.exit_code == 0, done.output
+
+    assert values() == list(range(10))
+    move("set", "--shift-by", "-3")
+    assert values() == [7, 8, 9]
+    move("set", "--to-offset", json.dumps({topic.name: {"0": 9}}))
+    assert values() == [9]
+    move("reset")
+    assert values(startingOffsets=json.dumps({topic.name: {"0": 8}})) == [8, 9]

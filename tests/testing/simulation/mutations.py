@@ -83,8 +83,8 @@ MUTATIONS: Final = {
     ),
     "loser-uses-own-rows": Mutation(
         "connectors.core.epoch_reader",
-        "        if is_first:\n            if receiver",
-        "        if True:\n            if receiver",
+        "        if is_first:\n            epoch.release_late",
+        "        if True:\n            epoch.release_late",
         "queue-database",
     ),
     "no-neighbours": Mutation(
@@ -185,8 +185,8 @@ MUTATIONS: Final = {
     ),
     "make-not-synced": Mutation(
         "connectors.storage.local",
-        "            disk.make_folder(path)\n            disk.sync(path.parent)",
-        "            disk.make_folder(path)",
+        "                disk.sync(path.parent)\n            except",
+        "                pass\n            except",
         "queue-files",
     ),
     "claim-replaces": Mutation(
@@ -221,7 +221,7 @@ MUTATIONS: Final = {
     ),
     "finished-forgotten": Mutation(
         "connectors.core.cursor_source",
-        "            finished.update(header.finished)\n",
+        "        finished.update(header.finished)\n",
         "",
         "shards-database",
     ),

@@ -10,16 +10,11 @@ import sys
 import pytest
 
 from connectors.testing.simulation.adversary import Move
-from connectors.testing.simulation.history import WORLDS, run, shrunk
+from connectors.testing.simulation.history import check, run, shrunk
 from connectors.testing.simulation.scheduler import EPOCH, Fault, Scheduler
+from connectors.testing.simulation.worlds import WORLDS
 
-SEEDS = 30
-
-
-def check(world: str, seeds: range) -> None:
-    for seed in seeds:
-        history = run(world, seed)
-        assert not history.fault, f"{shrunk(history).text()}\n{history.command()}"
+SEEDS = 20
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors_tools.bundle.runner import compare
+from connectors_tools.bundle.model import compare
 
 from .conftest import Workbench, condition, depending, outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -46,6 +47,20 @@ class Place(Workbench):
         """The settings of the jobs in the workspace, by name without the user's mark."""
         settings = self.workspace.jobs.settings.values()
         return {str(job["name"]).removeprefix("[dev dev_user] "): job for job in settings}
+
+    @property
+    def pipelines(self) -> dict[str, dict[str, Any]]:
+        """The specifications of the pipelines in the workspace, by name without the user's mark."""
+        specs = [pipeline["spec"] for pipeline in self.workspace.pipelines.pipelines.values()]
+        return {spec["name"].removeprefix("[dev dev_user] "): spec for spec in specs}
+
+    def pipeline(self, key: str, **more: Any) -> None:
+        """Writes a pipeline of one file, and a job ``run_KEY`` that runs it."""
+        file = self.write(f"tables/{key}.py", "").name
+        pipeline = {"libraries": [{"glob": {"include": f"../tables/{file}"}}], "catalog": "main", "schema": "sales", **more}
+        task = {"task_key": "run", "pipeline_task": {"pipeline_id": f"${{resources.pipelines.{key}.id}}"}}
+        resources = {"pipelines": {key: pipeline}, "jobs": {f"run_{key}": {"tasks": [task]}}}
+        self.write(f"jobs/{key}.yml", {"resources": resources})
 
 
 @pytest.fixture

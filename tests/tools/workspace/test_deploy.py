@@ -91,9 +91,14 @@ def test_what_somebody_changed_or_deleted_in_the_workspace_is_put_right(place: P
 
 def test_settings_are_those_of_the_target(place: Place) -> None:
     schedule = {"quartz_cron_expression": "0 0 6 * * ?", "timezone_id": "UTC"}
-    inner = {"task_key": "run", "run_job_task": {"job_id": "${resources.jobs.second.id}", "job_parameters": {"n": 1}}}
+    second_id = "${resources.jobs.second.id}"
+    inner = {"task_key": "run", "run_job_task": {"job_id": second_id, "job_parameters": {"n": 1}}}
     place.job(
-        "first", place.task("a", "1", base_parameters={"flag": True, "n": 3}), inner, schedule=schedule, tags={"x": "y"}
+        "first",
+        place.task("a", "1", base_parameters={"flag": True, "n": 3, "job_id": second_id}),
+        inner,
+        schedule=schedule,
+        tags={"x": "y"},
     )
     place.job("second", place.task("c", "3"), parameters=[{"name": "n", "default": "0"}])
     place.deploy()
@@ -103,7 +108,7 @@ def test_settings_are_those_of_the_target(place: Place) -> None:
     assert job["schedule"]["pause_status"] == "PAUSED"
     assert (job["tags"]["dev"], job["tags"]["x"]) == ("dev_user", "y")
     tasks = {task["task_key"]: task for task in job["tasks"]}
-    assert tasks["a"]["notebook_task"]["base_parameters"] == {"flag": "true", "n": "3"}
+    assert tasks["a"]["notebook_task"]["base_parameters"] == {"flag": "true", "n": "3", "job_id": str(second)}
     assert tasks["run"]["run_job_task"] == {"job_id": second, "job_parameters": {"n": "1"}}
     assert place.deploy() == ["target dev: nothing to change"]
 
@@ -226,10 +231,10 @@ def test_a_job_without_tasks_is_refused(place: Place) -> None:
 
 def test_what_only_the_cli_deploys_is_refused_by_name(place: Place) -> None:
     two_jobs(place)
-    place.write("jobs/more.yml", {"resources": {"pipelines": {"p": {}}}, "artifacts": {"w": {"type": "whl"}}})
+    place.write("jobs/more.yml", {"resources": {"schemas": {"s": {}}}, "artifacts": {"w": {"type": "whl"}}})
     result = place.call("deploy", "--by", "sdk")
     assert (result.exit_code, place.jobs) == (2, {})
-    assert "resources.pipelines   only jobs are deployed" in result.stderr
+    assert "resources.schemas   only jobs and pipelines are deployed" in result.stderr
     assert "artifacts " in result.stderr
 
 

@@ -16,8 +16,6 @@ from connectors_tools.workspace import runs
 
 from .conftest import Place
 
-QUICK = ("files_to_delta",)
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -50,10 +48,9 @@ def bundle(place: Place, kind: str, wheel: Path) -> None:
     shutil.copy(wheel, place.root / "dist")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.soak) for kind in PIPELINES]
-)
+@pytest.mark.parametrize("kind", PIPELINES)
 def test_a_deployed_pipeline_runs_in_its_catalog_and_schema(
     place: Place, kind: str, by: str, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ like one.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from typing import Any, Final
 
 from ...ground.errors import Transient
 from ...ground.options import masker
+from ...ground.process_end import die_with_parent
 from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
 from .jars import named_classes
@@ -56,8 +56,6 @@ _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 10.0
 """The seconds for which a JVM may go on when its parent is gone."""
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class JvmDied(Transient):
@@ -229,13 +227,13 @@ class Jvm:
         options = [*MEMORY, *heap, *_SAFETY, *self._options, "-cp", os.pathsep.join(jars)]
         server = ["py4j.GatewayServer", "--enable-auth", "--die-on-broken-pipe", "0"]
         # The kernel's signal comes when the *thread* that started the child ends.
-        in_main = _LIBC is not None and threading.current_thread() is threading.main_thread()
+        in_main = threading.current_thread() is threading.main_thread()
         return subprocess.Popen(
             [java, *options, *server],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            preexec_fn=_die_with_parent if in_main else None,
+            preexec_fn=die_with_parent if in_main else None,
             start_new_session=True,
         )
 
@@ -284,11 +282,6 @@ def quiet_py4j() -> None:
 class _NotOfPy4j(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname
-
-
-def _die_with_parent() -> None:
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _drain(stream: Any) -> None:

@@ -136,8 +136,11 @@ def opened(file: FollowedFile) -> BinaryIO | None:
 
 
 def holds(file: BinaryIO, followed: FollowedFile) -> bool:
-    """True if the open file still has, byte for byte as far as its mark tells, what was read of it."""
-    return os.fstat(file.fileno()).st_size >= followed.at and mark_of(file, followed.at) == followed.mark
+    """True if the open file still has, byte for byte as far as its mark tells, what was read of it.
+
+    A file that was moved to another byte has no mark.
+    """
+    return os.fstat(file.fileno()).st_size >= followed.at and followed.mark in ("", mark_of(file, followed.at))
 
 
 def locate(followed: FollowedFile, elsewhere: Iterable[FileState] = ()) -> FileState | None:

@@ -304,7 +304,8 @@ def source_offsets(path: str, storage: Mapping[str, Any] | None = None) -> dict[
     """The offsets at which the files in the folder ``path`` end in their sources: any other consumer can go on from there.
 
     By the id of each streaming query: ``batch``, the newest one that has rows, and ``offsets``, one for each source, as
-    Spark's checkpoint has them (of Kafka ``{"topic": {"0": 42}}``). They are recorded in one step with the batch, so they
+    Spark's checkpoint has them (of Kafka ``{"topic": {"0": 42}}``): a list, or by the names of sources that have one
+    (``readStream.name(…)``). They are recorded in one step with the batch, so they
     say neither more nor less than the files; where ``rolling=policy`` is used, seal first, to see those files.
 
     Only ``foreach_batch`` on a classic session knows them, and not for avro; a query is missing here whose newest hundred

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ from .writer import CODECS, FilesWriter, target_folders
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_run: ContextVar[QueryRun | None] = ContextVar("run", default=None)
+"""The run of the query whose batch this thread writes: several queries may use one sink."""
 LONGEST_PREFIX = LONGEST_NAME - 155
 """Bytes of partPrefix, at most: behind it come the batch's number and digest, and while a part is hidden its time and size
 before it."""
@@ -129,7 +132,6 @@ class FilesSink(HidingSink):
     conditions = "a local or mounted folder, s3:// or hdfs://; files appear one by one, each complete"
     clock: ClassVar[Callable[[], float]] = machine.time
     _client_of: ClientOf | None = None
-    _run: QueryRun | None = None
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -157,9 +159,6 @@ class FilesSink(HidingSink):
 
     def use_hadoop(self, client_of: ClientOf) -> None:
         self._client_of = client_of
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_run": None}  # it is of the driver
 
     def folder(self) -> SinkFolder:
         storage = storage_of(self.values["path"], self.values.get("storageOptions", {}), self._client_of)
@@ -194,7 +193,8 @@ class FilesSink(HidingSink):
         return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.hides_rows())
 
     def watch(self, find: Callable[[], QueryRun | None] | None) -> None:
-        self._run = run = find() if find else None
+        run = find() if find else None
+        _run.set(run)
         if not self.hides_rows():
             return
         if find is None:
@@ -217,7 +217,8 @@ class FilesSink(HidingSink):
             return None
         from .spark_writer import stage_with_spark
 
-        return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
+        run = _run.get()
+        return stage_with_spark(self, frame, batch, run.offsets(batch.number) if run else None)
 
     def _is_single_csv(self, frame: DataFrame) -> bool:
         """True for csv of one column: Spark's writer drops its rows that are null."""

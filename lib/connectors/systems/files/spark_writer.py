@@ -19,6 +19,7 @@ import numpy as np
 
 from ...core import Batch, Committable
 from ...core.folder import SinkFolder
+from ...core.sink import Offsets
 from ...storage.local import LocalStorage
 from .committer import begin
 from .folders import NO_TIME, NULL, check_names, checked_bucket
@@ -121,7 +122,7 @@ _CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteS
 """Quotes as in RFC 4180; and without these Spark's writer drops the blanks around a text."""
 
 
-def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: list[Any] | None) -> list[Committable]:
+def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: Offsets | None) -> list[Committable]:
     """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to.
 
     ``offsets`` go with them into the ledger.

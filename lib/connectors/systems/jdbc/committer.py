@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...core.batch import Batch, Committable
 from ...core.dead_letters import Rejects
 from ...core.folder import SinkFolder
-from ...core.ledger import Entry, already_committed, is_once
+from ...core.ledger import OWNER, Entry, already_committed, check_claim, is_once
 from ...core.sink import GlobalCommitter
 from ...core.writing import ArrowStage
 from ...ground.errors import Fatal, Poison, Problem, Transient
@@ -68,7 +68,8 @@ class JdbcCommitter(GlobalCommitter):
                 self._roll_back_attempts(connection, batch)
                 if move is not None and self._dialect.one_writer:
                     self._load_files(connection, move.plan.schema, _staged(committables))
-                self._transaction(connection, with_pending(entry, []), move)
+                with self._behind_others(connection, entry) if entry.replace else contextlib.nullcontext():
+                    self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
     def discard(self, committable: Committable) -> None:
@@ -252,6 +253,28 @@ class JdbcCommitter(GlobalCommitter):
         with self._prepared(connection).lock():
             entry = self._ledger.last(connection, query)  # anew: its own driver may have finished it
             return self._carry_through(connection, entry) if entry and pending(entry) else entry
+
+    @contextlib.contextmanager
+    def _behind_others(self, connection: Connection, replacement: Entry) -> Iterator[None]:
+        """Lets a batch that takes the place of all rows come behind each one that is decided: its rows must not come later.
+
+        A claim ends the other queries. What they have prepared and not decided goes, or its keys would stay locked. A sink of
+        the same id in another schema has a ledger of its own, so its transactions stay.
+        """
+        if not self._dialect.prepares:
+            yield
+            return
+        prepared = self._prepared(connection)
+        with prepared.lock():
+            for entry in self._ledger.unfinished(connection):
+                if pending(entry):
+                    self._carry_through(connection, entry)
+            if replacement.claim is not None:
+                check_claim(self.sink.sink_id(), replacement, self._ledger.last(connection, OWNER))
+                for query in self._ledger.queries(connection):
+                    if last := self._ledger.last(connection, query):
+                        prepared.roll_back(prepared.of_batch(Batch(self.sink.sink_id(), query, last.batch + 1)))
+            yield
 
     def _carry_through(self, connection: Connection, entry: Entry) -> Entry:
         """Commits the prepared transactions of ``entry``, which is decided; the caller has the lock."""

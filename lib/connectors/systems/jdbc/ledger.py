@@ -120,19 +120,27 @@ class TableLedger:
     def record(self, connection: Connection, entry: Entry) -> None:
         """The first statement of a batch's transaction. Raises :class:`CommitRefused` if the batch is recorded already.
 
-        The row is locked until the transaction ends, so that of two runs with the same batch only one comes through.
+        The row is locked until the transaction ends, so that of two runs with the same batch only one comes through. A query
+        that takes the place of all others removes their rows: what they wrote goes, so none of them may go on or count as
+        written.
         """
-        if not self._put(connection, entry):
+        is_known = self._update(connection, entry, "batch < ?")
+        if not is_known and not self._insert(connection, entry):
             raise already_committed(entry)
         if claim := entry.ownership():
             check_claim(self.sink_id, entry, self.last(connection, OWNER))
-            if not self._put(connection, claim):
+            if not self._update(connection, claim, "batch < ?") and not self._insert(connection, claim):
                 raise belongs_to(self.sink_id, ["(another one, which began at the same moment)"], entry.query)
+            if entry.replace:  # a driver of the others that is still alive waits for its row, and finds it gone
+                sql = self._sql("DELETE FROM {} WHERE sink_id = ? AND query NOT IN (?, ?)")
+                connection.execute(sql, [self.sink_id, OWNER, entry.query])
+        elif not is_known and is_stream(entry.query):
+            owner = self.last(connection, OWNER)
+            if owner is not None and owner.owner != entry.query:
+                raise belongs_to(self.sink_id, [str(owner.owner)], entry.query)
 
-    def _put(self, connection: Connection, entry: Entry) -> bool:
-        """Writes the row of ``entry``, unless that batch or a later one has it."""
-        if self._update(connection, entry, "batch < ?"):
-            return True
+    def _insert(self, connection: Connection, entry: Entry) -> bool:
+        """Writes the first row of ``entry``'s query, unless it has one."""
         sql = f"INSERT INTO {self.dialect.table(self.table)} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
         try:
             connection.execute(sql, [self.sink_id, entry.query, entry.batch, dumps(entry.state())])

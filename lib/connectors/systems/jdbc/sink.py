@@ -284,6 +284,10 @@ def _check_direct_order(values: Values) -> Iterator[Problem]:
 
 
 def _check_commit(values: Values) -> Iterator[Problem]:
+    if values["commit"] == "prepared" and values["onNewQuery"] == "replace":
+        yield Problem("commit", "prepared cannot replace what is in the table; take commit=batch with onNewQuery=replace.")
+    if values["operation"] == "update" and values["onNewQuery"] == "replace":
+        yield Problem("operation", "update only changes rows that are there, and onNewQuery=replace leaves none; take upsert.")
     if values["commit"] == "prepared" and _dialect_kind(values).one_writer:
         yield Problem("commit", "prepared is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
 

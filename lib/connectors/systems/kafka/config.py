@@ -12,6 +12,11 @@ from .errors import ClientReports, client
 
 PREFIX: Final = "kafka."
 
+CREDENTIAL_REFUSED: Final = {
+    "databricks.serviceCredential": "is not taken: Kafka's Python client gets its tokens by itself. Give it an application's "
+    "id, secret and token endpoint, as Entra has them (kafka.sasl.mechanism=OAUTHBEARER, kafka.sasl.oauthbearer.method=oidc), "
+    "or a user or a certificate, by kafka.* options; secrets as {{secrets/catalog.schema.secret}}.",
+}
 _PEM: Final = "is a Java key store; give PEM files, by kafka.ssl.ca.location, kafka.ssl.certificate.location and so on."
 _OF_JAVA: Final = "names a Java class; keys and values are bytes here, made by key.format and value.format."
 _REFUSED: Final = {
@@ -128,6 +133,7 @@ _CONSUMER_WITHOUT_MEANING: Final = frozenset({
 _NO_OPTION: Final = "is no option of this source; "
 _KERBEROS: Final = "is not supported: the Python client has no Kerberos. Take PLAIN, SCRAM or OAUTHBEARER."
 SOURCE_REFUSED: Final[Mapping[str, str]] = {
+    **CREDENTIAL_REFUSED,
     "kafka.auto.offset.reset": f"{_NO_OPTION}it begins where startingOffsets says, and failOnDataLoss says what a loss means.",
     "kafka.enable.auto.commit": f"{_NO_OPTION}offsets are in the checkpoint, and commitOffsets publishes them.",
     "kafka.enable.auto.offset.store": f"{_NO_OPTION}offsets are in the checkpoint.",

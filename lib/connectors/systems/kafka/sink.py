@@ -18,7 +18,7 @@ from ...ground.options import Choice, Duration, Int, Options, Text, Values
 from ...storage.location import Location
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
-from .config import check_config, client_config
+from .config import CREDENTIAL_REFUSED, check_config, client_config
 from .ledger import TransactionSettings, contents
 from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
@@ -36,6 +36,7 @@ _FORMATS: Final = {
     if name not in ("schema", "key.schema", "errors", "deadLetterPath", "storageOptions")
 }
 _REFUSED: Final = {
+    **CREDENTIAL_REFUSED,
     **dict.fromkeys(
         ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "minPartitions"), _OF_SOURCE
     ),

@@ -24,7 +24,7 @@ from ...core import Cursor, DataLoss, Fatal, Page, Values
 from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.state import digest, dumps
-from ..aws import AwsClient
+from ..aws import AWS_OPTIONS, AwsClient
 from .aggregates import MAGIC, unpacked
 
 Position = Mapping[str, Any]
@@ -224,7 +224,7 @@ def client_key(values: Values) -> str:
     return digest(dumps({name: values[name] for name in (*_CLIENT_OPTIONS, "streamArn", "streamName")}))
 
 
-_CLIENT_OPTIONS: Final = ("region", "endpoint", "roleArn", "accessKeyId", "consumer", "consumerName", "request.timeout")
+_CLIENT_OPTIONS: Final = (*AWS_OPTIONS.declared, "consumer", "consumerName", "request.timeout")
 
 
 class KinesisCursor(Cursor):

@@ -12,8 +12,14 @@ from typing import Any, Final
 
 from ...core import REQUIRED, Fatal, Options, Poison, Problem, Text, Transient, Values
 from ...ground.clients import client_library
+from ...ground.identities import service_credential
 
 CONNECTION: Final = Options(
+    {
+        "databricks.serviceCredential": Text(
+            None, excludes="credentialsSecret", meaning="a service credential of Unity Catalog, in a workspace"
+        )
+    },
     projectId=Text(REQUIRED, meaning="the project of the subscription or topic"),
     endpoint=Text(
         None,
@@ -110,6 +116,9 @@ def _channel(connector: str, values: Values, transport: Any) -> Any:
             accounts = client_library("google.oauth2.service_account", _INSTALL, connector=connector)
             key = json.loads(values["credentialsSecret"])
             credentials["credentials"] = accounts.Credentials.from_service_account_info(key)
+        elif values["databricks.serviceCredential"] is not None:
+            name = values["databricks.serviceCredential"]
+            credentials["credentials"] = service_credential(connector, name, "before_request")
         return transport.create_channel(host, scopes=transport.AUTH_SCOPES, options=options, **credentials)
     except (auth.GoogleAuthError, ValueError) as error:
         raise Fatal(f"Pub/Sub has no credentials: {error}", way_out=_CREDENTIALS) from None

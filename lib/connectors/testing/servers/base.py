@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import json
@@ -29,6 +28,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from ...ground.cache_folder import cache
 from ...ground.errors import Misconfigured
+from ...ground.process_end import die_with_parent
 from ...jvm import maven
 from ...jvm.java import use_java
 from ...jvm.maven import JARS, class_path
@@ -37,8 +37,6 @@ HOST: Final = "127.0.0.1"
 """The address where every server listens, and nowhere else."""
 
 S = TypeVar("S", bound="Server")
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
-_PR_SET_PDEATHSIG: Final = 1
 
 
 class Unavailable(RuntimeError):
@@ -106,15 +104,6 @@ def request_json(url: str, body: Any = None, method: str | None = None, headers:
         return json.load(answer)
 
 
-def _die_with_parent() -> None:
-    """A test run that is killed skips atexit; the kernel then ends the server.
-
-    The signal comes when the *thread* that started the server ends: start servers in the main thread.
-    """
-    if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 class Server:
     """A child process in its own temporary folder, with a free ``port``. Use it as a context.
 
@@ -179,7 +168,7 @@ class Server:
                 env={**os.environ, **(env or {})},
                 cwd=folder or self.folder,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 user=user,
                 group=user,
                 extra_groups=None if user is None else [],

@@ -8,6 +8,7 @@ Each queue is there when it is first used; ``POST /queues/<queue>/<call>`` takes
     release      {"leases": […]}                          delivers them again at once
     extend       {"leases": […], "seconds": 30}
     count                                                 {"waiting": 3, "unacknowledged": 5}
+    clock        {"now": 1700000000.5}                    stops the queue's clock at this time, in seconds since 1970
 
 ``POST /behaviour`` sets probabilities: ``duplicate`` delivers a leased message once more, ``reorder`` shuffles, ``forget``
 loses an acknowledgement. A queue is an SQLite file, so that it outlives its process.
@@ -53,7 +54,7 @@ class _Queues:
         self._behaviour: dict[str, float] = {}
 
     def calls(self) -> dict[str, Call]:
-        verbs = ("publish", "receive", "acknowledge", "release", "extend", "count")
+        verbs = ("publish", "receive", "acknowledge", "release", "extend", "count", "clock")
         return {"behaviour": self.behave, **{f"queues/{{queue}}/{verb}": getattr(self, verb) for verb in verbs}}
 
     async def publish(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -80,6 +81,10 @@ class _Queues:
     async def count(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
         queue = self._queue(names)
         return {"waiting": queue.waiting(), "unacknowledged": queue.unacknowledged()}
+
+    async def clock(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
+        self._queue(names).set_time(float(body["now"]))
+        return {}
 
     async def behave(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
         self._behaviour = {name: float(chance) for name, chance in body.items()}

@@ -16,10 +16,10 @@ from ...core.epochs import Messages, Receiver
 from ...core.ledger import OWNER, Entry, already_committed, check_claim
 from ...core.sink import GlobalCommitter, Sink, SinkWriter
 from ...ground.errors import Fatal
+from ..compare import key_of
 from .adversary import Adversary, Move
 
 SCHEMA: Final = pa.schema([("value", pa.int64())])
-_POLL_SECONDS: Final = 0.2
 
 
 @dataclass
@@ -106,11 +106,9 @@ class QueueReceiver(Receiver):
         self.lease_seconds = queue.lease_seconds
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
-        end = self._scheduler.now + seconds
-        while not (received := self._queue.receive(rows)):
-            if self._scheduler.now >= end:
-                return None
-            self._scheduler.sleep(_POLL_SECONDS)
+        received = self._scheduler.poll(lambda: self._queue.receive(rows), seconds)
+        if not received:
+            return None
         text, number = pa.large_string(), pa.float64()
         return Messages(
             pa.RecordBatch.from_pydict({"value": [message.body for message, _ in received]}, SCHEMA),
@@ -220,8 +218,8 @@ class Database:
     """A database whose transactions hold rows, what is staged, and a ledger."""
 
     adversary: Adversary
-    rows: list[int] = field(default_factory=list)
-    staged: dict[str, list[int]] = field(default_factory=dict)
+    rows: list[str] = field(default_factory=list)
+    staged: dict[str, list[str]] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
 
     def commit(self, entry: Entry, committables: Sequence[Committable], sink_id: str) -> None:
@@ -246,10 +244,10 @@ class DatabaseWriter(SinkWriter):
     """Stages the rows of a task in a :class:`Database`."""
 
     def __init__(self, database: Database, attempt: str) -> None:
-        self._database, self._attempt, self._rows = database, attempt, list[int]()
+        self._database, self._attempt, self._rows = database, attempt, list[str]()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._rows += batch["value"].to_pylist()
+        self._rows += map(key_of, batch.to_pylist())
 
     def prepare(self) -> Committable:
         staged = self._database.staged

@@ -12,7 +12,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import random
+import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -22,8 +25,12 @@ from ...ground import machine
 T = TypeVar("T")
 EPOCH: Final = 1_700_000_000.0
 """The time, in seconds since 1970, at which each history begins."""
+_POLL_SECONDS: Final = 0.2
 _STEP_SECONDS: Final = 0.004
 """The longest time that one step takes."""
+_STANDSTILL_SECONDS: Final = 120.0
+"""The time of the machine itself after which a thread that makes no step waits for one that waits for its baton."""
+_END_SECONDS: Final = 5.0
 
 
 class Killed(BaseException):
@@ -60,6 +67,7 @@ class Thread:
         self.error: BaseException | None = None
         self.ended = Event(scheduler)
         self._scheduler, self._work = scheduler, work
+        self._ident = 0
         self._gate = threading.Lock()
         self._gate.acquire()
         self.wakes: float | None = None
@@ -82,7 +90,13 @@ class Thread:
         self._gate.acquire()
 
     def take_baton(self) -> None:
+        self._scheduler.holder = self
         self._gate.release()
+
+    def place(self) -> str:
+        """Where its code is, by its newest calls."""
+        calls = traceback.extract_stack(sys._current_frames()[self._ident])[-3:]
+        return ", ".join(f"{call.filename}:{call.lineno} in {call.name}" for call in calls)
 
     def is_ready(self, now: float) -> bool:
         if not self.process.alive:
@@ -97,6 +111,7 @@ class Thread:
         return None if self.wakes is None and self.waits_for is not None else max(self.wakes or 0.0, self.process.paused_until)
 
     def _run(self) -> None:
+        self._ident = threading.get_ident()
         self.wait_for_baton()
         self._scheduler.enter(self)
         try:
@@ -132,6 +147,56 @@ class Event:
         return self._is_set
 
 
+class Condition:
+    """A condition, with the part of ``threading.Condition`` that the library uses."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._owner: Thread | None = None
+        self._depth = 0
+        self._free = Event(scheduler)
+        self._waiting: list[Event] = []
+
+    def __enter__(self) -> Condition:
+        me = self._scheduler.thread
+        while self._owner not in (None, me):
+            self._free.clear()
+            self._free.wait()
+        self._owner = me
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._owner is self._scheduler.thread:  # a thread that was killed while it waited has it no more
+            self._depth -= 1
+            if self._depth == 0:
+                self._release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        event, depth = Event(self._scheduler), self._depth
+        self._waiting.append(event)
+        self._depth = 0
+        self._release()
+        is_set = event.wait(timeout)
+        if not is_set:
+            self._waiting.remove(event)
+        self.__enter__()
+        self._depth = depth
+        return is_set
+
+    def notify(self, count: int = 1) -> None:
+        for event in self._waiting[:count]:
+            event.set()
+        del self._waiting[:count]
+
+    def notify_all(self) -> None:
+        self.notify(len(self._waiting))
+
+    def _release(self) -> None:
+        self._owner = None
+        self._free.set()
+
+
 class Scheduler(machine.Machine):
     """The machine of one history. ``seed`` decides everything; ``steps`` and ``seconds`` (virtual) bound it."""
 
@@ -149,6 +214,7 @@ class Scheduler(machine.Machine):
         """How likely a thread goes on that could hand the baton to another one."""
         self._limits = (steps, EPOCH + seconds)
         self._current = threading.local()
+        self._outside = self.holder = Thread(self, Process("outside"), lambda: None, "main")
         self._main = threading.Lock()
         self._main.acquire()
 
@@ -156,24 +222,45 @@ class Scheduler(machine.Machine):
     def installed(self) -> Iterator[None]:
         """Inside, the library lives on this machine. Garbage is not collected: finalizers would come at a time of their own."""
         own, machine.here = machine.here, self
-        self._current.thread = Thread(self, Process("outside"), lambda: None, "main")
+        collects = gc.isenabled()
+        self._current.thread = self._outside
         gc.disable()
         try:
             yield
         finally:
             machine.here = own
-            gc.enable()
+            if collects:
+                gc.enable()
 
     def run(self, work: Callable[[], Any]) -> None:
-        """Runs ``work`` in a first process, until all threads of all processes have ended. Raises what it raised."""
+        """Runs ``work`` in a first process, until all threads of all processes have ended. Raises what it raised.
+
+        Raises ``RuntimeError`` for a thread that waits without the scheduler, such as at a lock of ``threading``.
+        """
         first = Thread(self, Process("operator"), work, "main")
         first.start()
         self._choose().take_baton()
-        self._main.acquire()
+        try:
+            self._wait_for_end()
+        except BaseException:  # such as by Ctrl-C: nothing goes on behind it
+            for thread in list(self.threads):
+                thread.process.alive = False
+            self._main.acquire(timeout=_END_SECONDS)
+            raise
         if self.fault is not None:
             raise self.fault
         if first.error is not None:
             raise first.error
+
+    def _wait_for_end(self) -> None:
+        count = self.count
+        while not self._main.acquire(timeout=_STANDSTILL_SECONDS):
+            if count == self.count:
+                raise RuntimeError(
+                    f"{self.holder.process.name} stands still, at {self.holder.place()}: if that is a lock which another "
+                    "thread has taken for a request, let the context's requests name the function that takes the lock"
+                )
+            count = self.count
 
     def spawn(self, name: str, work: Callable[[], Any], *, mortal: bool = True, weight: float = 1.0) -> Thread:
         """Starts a process, which ends with ``work``."""
@@ -192,8 +279,11 @@ class Scheduler(machine.Machine):
     @property
     def thread(self) -> Thread:
         """The thread that has the baton."""
-        current: Thread = self._current.thread
-        return current
+        return self.current() or self._outside
+
+    def current(self) -> Thread | None:
+        """The thread of a process that calls; ``None`` for a thread of somebody else, such as of a client's pool."""
+        return getattr(self._current, "thread", None)
 
     def note(self, text: str) -> None:
         """Adds to the timeline."""
@@ -205,7 +295,11 @@ class Scheduler(machine.Machine):
 
     def pause(self, seconds: float | None, event: Event | None = None) -> None:
         """Hands the baton on for ``seconds``, or until ``event``."""
-        me = self.thread
+        me = self.current()
+        if me is None:  # it runs beside all others, who may wait for it: no time passes
+            while seconds is None and event is not None and not event.is_set():
+                time.sleep(_STEP_SECONDS)
+            return
         if not me.process.alive:
             raise Killed
         me.wakes = None if seconds is None else self.now + seconds
@@ -217,6 +311,14 @@ class Scheduler(machine.Machine):
         me.wakes = me.waits_for = None
         if not me.process.alive:
             raise Killed
+
+    def poll(self, look: Callable[[], T], seconds: float) -> T:
+        """What ``look`` gives, again and again for so long, until it gives something; ever more seldom."""
+        end, pause = self.now + seconds, _POLL_SECONDS
+        while not (found := look()) and self.now < end:
+            self.sleep(min(pause, end - self.now))
+            pause *= 2
+        return found
 
     def kill(self, process: Process) -> None:
         """Ends a process. If it is this thread's own, raises :class:`Killed`."""
@@ -271,6 +373,9 @@ class Scheduler(machine.Machine):
 
     def event(self) -> Any:
         return Event(self)
+
+    def condition(self) -> Any:
+        return Condition(self)
 
     def new_thread(self, work: Callable[[], Any], name: str) -> Any:
         return Thread(self, self.thread.process, work, name)

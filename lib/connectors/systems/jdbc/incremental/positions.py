@@ -31,6 +31,7 @@ from ....core.planning import even_ranges
 from ....ground.state import digest, dumps
 
 State = Mapping[str, Any]
+_END: Final = (1 << 63) - 1
 Interval = tuple["int | None", int]
 """Whole numbers from the first to the second, both included; ``None`` is no lower bound."""
 
@@ -106,11 +107,16 @@ def ids_between(after: State, upto: State) -> list[Interval]:
     """The ids of ``upto`` that are not in ``after``, ascending."""
     known, last = after.get("id"), upto["id"]
     holes = intervals(upto.get("holes", ()))
-    late = difference(intervals(after.get("holes", ())), holes)
+    late = difference(holes_of(after), holes)
     if known is not None and known >= last:
         return late
     new: Interval = (None if known is None else known + 1, last)
     return [*late, *difference([new], holes)]
+
+
+def holes_of(state: State) -> list[Interval]:
+    """The holes of a state. Its id may have been moved back below some: they are new ids then."""
+    return difference(intervals(state.get("holes", ())), [(state["id"] + 1, _END)]) if "id" in state else []
 
 
 def intervals(pairs: Iterable[Sequence[int]]) -> list[Interval]:

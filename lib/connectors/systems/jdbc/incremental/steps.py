@@ -9,7 +9,7 @@ from typing import Any
 
 from ..selection import Clause
 from .keys import between, late_rows
-from .positions import BOTH, Interval, State, difference, intersection, intervals, union
+from .positions import BOTH, Interval, State, difference, holes_of, intersection, union
 from .probe import LateTransactions, Newest, Probe
 from .tables import StreamTable
 from .writers import HOLE_LIMIT, Holes
@@ -117,7 +117,7 @@ class _ById:
         return (int(end) if end is not None else self.last), []
 
     def _holes(self) -> list[Interval]:
-        return intervals(self.before.get("holes", ()))
+        return holes_of(self.before)
 
     def _new(self, last: int) -> list[Interval]:
         if self.known is None:

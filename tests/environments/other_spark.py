@@ -1,6 +1,6 @@
-"""A program for a Python with an older PySpark: it tries each feature and prints what came of it, as one line of JSON.
+"""A program for a Python with another PySpark: it tries each feature and prints what came of it, as one line of JSON.
 
-``python older_spark.py FOLDER_OF_THE_LIBRARY FOLDER [connect]``: on a classic session, or on a Spark Connect server. No test
+``python other_spark.py FOLDER_OF_THE_LIBRARY FOLDER [connect]``: on a classic session, or on a Spark Connect server. No test
 module: the Python that runs it has no pytest.
 """
 
@@ -81,6 +81,17 @@ def foreach_batch_to_files(spark: Any) -> Any:
 
 
 @trial
+def foreach_batch_in_no_clone(spark: Any) -> Any:
+    """Spark 4.3 calls it with frames of a cloned session, on Spark Connect and unless told otherwise."""
+    spark.conf.set("spark.sql.connect.streaming.foreachBatch.useClonedSession", "false")
+    try:
+        run(stream(spark), connectors.foreach_batch("files", {"path": path("no-clone")}), "no-clone")
+    finally:
+        spark.conf.unset("spark.sql.connect.streaming.foreachBatch.useClonedSession")
+    return summary(ids(spark.read.parquet(path("no-clone"))))
+
+
+@trial
 def foreach_batch_to_a_database(spark: Any) -> Any:
     with sqlite3.connect(path("db")) as database:
         database.execute("create table target (id integer)")
@@ -142,8 +153,9 @@ def quality_split_and_metrics(spark: Any) -> Any:
 
 @trial
 def stream_source(spark: Any) -> Any:
-    frame = spark.readStream.format("connectors.sequence").option("end", 10).load()
-    return run(frame, connectors.foreach_batch("files", {"path": path("none")}), "source")
+    frame = spark.readStream.format("connectors.sequence").option("end", 10).load().selectExpr("value AS id")
+    run(frame, connectors.foreach_batch("files", {"path": path("sequence")}), "source")
+    return summary(ids(spark.read.parquet(path("sequence"))))
 
 
 @trial

@@ -1,0 +1,198 @@
+"""The commands that show where the sources of a query stand, and move them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from connectors.ground.state import dumps
+
+if TYPE_CHECKING:
+    from connectors.core.epochs import EpochLog
+
+    from .offsets import Checkpoint, Entry, SourceOffset
+
+Positions = Sequence[tuple["SourceOffset", Any]]
+"""The sources of a query, each with its position; ``None`` before the first record."""
+
+_MEANING: Final = (
+    "Sinks, ledgers and batch numbers stay. What goes back is delivered again: a sink that appends has it twice, one that "
+    "upserts has it once. What is passed over is never delivered."
+)
+_STATE: Final = (
+    "The state of its aggregates, joins and deduplication stays, and its watermark: what goes back counts there a second time, "
+    "or is left out as known or late."
+)
+
+
+@click.group()
+def offsets() -> None:
+    """Shows where the sources of a query stand, and moves them."""
+
+
+def _place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds what says where a query's positions are."""
+    for option in (
+        click.option("--source", metavar="NAME", help="One source of several, as show names it."),
+        click.option("--state-location", metavar="FOLDER", help="The query's stateLocation, if the positions are there."),
+        click.option("--storage-options", metavar="JSON", default="{}", help="Logins and keys, as the query's storageOptions."),
+    ):
+        command = option(command)
+    return click.argument("location", metavar="CHECKPOINT")(command)
+
+
+def _confirmation(command: Callable[..., Any]) -> Callable[..., Any]:
+    dry_run = click.option("--dry-run", is_flag=True, help="Show the move, and change nothing.")
+    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(command))
+
+
+@offsets.command()
+@_place
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(
+    location: str, storage_options: str, state_location: str | None, source: str | None, as_json: bool
+) -> None:
+    """Shows the position and lag of each source behind the last committed batch of CHECKPOINT, a query's checkpointLocation."""
+    storage = _json_object("--storage-options", storage_options)
+    checkpoint = _checkpoint_at(location, storage)
+    batch = checkpoint.committed if checkpoint.committed is not None else checkpoint.planned
+    entry = None if batch is None else checkpoint.entry(batch)
+    sources = () if entry is None else entry.sources if source is None else (entry.source(source),)
+    positions = [(offset, _position(offset, state_location, storage)) for offset in sources]
+    if as_json:
+        click.echo(json.dumps(_facts(checkpoint, entry, positions), indent=2))
+        return
+    click.echo("\n".join(_lines(checkpoint, entry, positions)))
+
+
+@offsets.command("set")
+@_place
+@_confirmation
+@click.option("--to-offset", metavar="JSON", help='What changes of the position, as show prints it: {"orders": {"0": 1200}}.')
+@click.option("--shift-by", type=int, metavar="N", help="Each partition of Kafka by so many offsets, such as -1000.")
+def set_offset(to_offset: str | None, shift_by: int | None, **about: Any) -> None:
+    """Moves a source of a query that does not run: the next batch begins there. Kafka's names are topic and partition."""
+    if (to_offset is None) == (shift_by is None):
+        raise click.UsageError("give one of --to-offset and --shift-by.")
+    if to_offset is None:
+        _move(lambda offset, log: offset.shift(shift_by or 0), **about)
+    else:
+        to = _json_object("--to-offset", to_offset)
+        _move(lambda offset, log: offset.move(to, log), **about)
+
+
+@offsets.command()
+@_place
+@_confirmation
+def reset(**about: Any) -> None:
+    """Lets a source of a query that does not run begin anew, where its options say (startingOffsets, startingPosition …)."""
+    _move(lambda offset, log: offset.reset(log), **about)
+
+
+def _position(offset: SourceOffset, state_location: str | None, storage: Mapping[str, Any]) -> Any:
+    from .offsets import epoch_log
+
+    if offset.position is None or state_location is None:
+        return offset.position
+    return offset.log_positions(epoch_log(offset, state_location, storage)) or offset.position
+
+
+def _move(
+    change: Callable[[SourceOffset, EpochLog | None], SourceOffset], location: str, storage_options: str,
+    state_location: str | None, source: str | None, dry_run: bool, yes: bool,
+) -> None:  # fmt: skip
+    """Shows the move that ``change`` makes of a source's offset, asks, and does it."""
+    from .offsets import epoch_log
+
+    storage = _json_object("--storage-options", storage_options)
+    checkpoint = _checkpoint_at(location, storage)
+    entry = checkpoint.movable()
+    before = entry.source(source)
+    after = change(before, epoch_log(before, state_location, storage))
+    click.echo(f"{_heading(checkpoint, entry)}, source {before.name}")
+    click.echo(f"    from  {dumps(before.position)}\n    to    {_target(after)}")
+    click.echo(_MEANING)
+    if checkpoint.keeps_state():
+        click.echo(_STATE)
+    if dry_run:
+        return
+    _refuse_running(checkpoint.query)
+    if not yes:
+        click.confirm("Move it?", abort=True)
+    checkpoint.move(entry, after)
+    click.echo("moved: the next batch begins there.")
+
+
+def _target(offset: SourceOffset) -> str:
+    position = offset.position
+    return "where its options say" if position is None else dumps(position.get("positions", position))
+
+
+def _refuse_running(query: str) -> None:
+    from connectors.metrics.history import RUNNING
+    from connectors.metrics.queries import queries_of_machine
+
+    if running := next((other for other in queries_of_machine() if other.query == query and other.state == RUNNING), None):
+        raise click.ClickException(f"query {running.name} runs, in process {running.process}. Stop it first.")
+
+
+def _lines(checkpoint: Checkpoint, entry: Entry | None, positions: Positions) -> Iterator[str]:
+    yield _heading(checkpoint, entry)
+    if checkpoint.planned is not None:
+        yield f"    batch {checkpoint.planned} is planned and not committed"
+    for source, position in positions:
+        yield f"source {source.name}{f'  connectors.{source.system}' if source.system else ''}"
+        yield f"    {dumps(position) if position is not None else 'has not read anything yet'}"
+        for progress in source.partitions():
+            lag = progress.behind()
+            facts = [f"at {progress.position}", f"{lag:,} behind {progress.latest}" if lag else "no lag"]
+            yield f"    {progress.partition or 'all'}  {', '.join(facts)}"
+
+
+def _heading(checkpoint: Checkpoint, entry: Entry | None) -> str:
+    from connectors.metrics.queries import queries_of_machine
+
+    from .listing import moment
+
+    name = next((query.name for query in queries_of_machine() if query.query == checkpoint.query), "")
+    has_name = name and not checkpoint.query.startswith(name)
+    title = f"query {name} ({checkpoint.query})" if has_name else f"query {checkpoint.query}"
+    return f"{title}: no batch yet" if entry is None else f"{title}: batch {entry.batch}, planned {moment(entry.time)}"
+
+
+def _facts(checkpoint: Checkpoint, entry: Entry | None, positions: Positions) -> dict[str, Any]:
+    sources = [
+        {
+            "source": source.name,
+            "connector": f"connectors.{source.system}" if source.system else None,
+            "position": position,
+            "partitions": [vars(progress) for progress in source.partitions()],
+        }
+        for source, position in positions
+    ]
+    return {
+        "query": checkpoint.query,
+        "committed": checkpoint.committed,
+        "planned": checkpoint.planned,
+        "time": None if entry is None else entry.time,
+        "sources": sources,
+    }
+
+
+def _checkpoint_at(location: str, storage_options: Mapping[str, Any]) -> Checkpoint:
+    from .offsets import Checkpoint
+
+    return Checkpoint(location, storage_options)
+
+
+def _json_object(option: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as wrong:
+        raise click.UsageError(f"{option} must be JSON; {wrong}") from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{option} must be a JSON object; got {text[:100]}")
+    return value
