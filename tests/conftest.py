@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ for folder in (LIBRARY.parent, LIBRARY):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 gc.disable()  # until the tests are collected
+files_that_stay = 0
 # What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share. Hadoop
 # starts a process to set the permissions of each file; by VFORK it is one and not two.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -Djdk.lang.Process.launchMechanism=VFORK"
@@ -112,10 +114,21 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def idle_clients() -> Iterator[None]:
+    """Closes the clients of Kafka that a module's tests have left to the next batch: each has threads that wake up."""
+    yield
+    if library := sys.modules.get("connectors.systems.kafka.session"):
+        for session in list(library._sessions.values()):
+            session.close()
+
+
 def pytest_runtest_logfinish() -> None:
     """Closes clients that nothing refers to: with 1024 open files Py4J's server in this process would die, and Spark wait."""
-    if len(os.listdir("/dev/fd")) > 500:
+    global files_that_stay
+    if len(os.listdir("/dev/fd")) > files_that_stay + 100:
         gc.collect()
+        files_that_stay = len(os.listdir("/dev/fd"))
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

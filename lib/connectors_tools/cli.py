@@ -13,6 +13,7 @@ import click
 
 from connectors.ground.errors import ConnectorError, Misconfigured
 
+from .cli_letters import letters
 from .cli_offsets import offsets
 from .cli_systems import COMMANDS, pairs
 
@@ -336,5 +337,5 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     sys.exit(done.returncode)
 
 
-for command in (*COMMANDS, offsets):
+for command in (*COMMANDS, offsets, letters):
     main.add_command(command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,10 +11,15 @@ import click
 
 from connectors.ground.state import dumps
 
+from .cli_systems import json_object
+
 if TYPE_CHECKING:
     from connectors.core.epochs import EpochLog
 
     from .offsets import Checkpoint, Entry, SourceOffset
+
+_END_SECONDS: Final = 5.0
+"""So much later than a query ends its session says so, at most."""
 
 Positions = Sequence[tuple["SourceOffset", Any]]
 """The sources of a query, each with its position; ``None`` before the first record."""
@@ -56,7 +62,7 @@ def show(
     location: str, storage_options: str, state_location: str | None, source: str | None, as_json: bool
 ) -> None:
     """Shows the position and lag of each source behind the last committed batch of CHECKPOINT, a query's checkpointLocation."""
-    storage = _json_object("--storage-options", storage_options)
+    storage = json_object("--storage-options", storage_options)
     checkpoint = _checkpoint_at(location, storage)
     batch = checkpoint.committed if checkpoint.committed is not None else checkpoint.planned
     entry = None if batch is None else checkpoint.entry(batch)
@@ -80,7 +86,7 @@ def set_offset(to_offset: str | None, shift_by: int | None, **about: Any) -> Non
     if to_offset is None:
         _move(lambda offset, log: offset.shift(shift_by or 0), **about)
     else:
-        to = _json_object("--to-offset", to_offset)
+        to = json_object("--to-offset", to_offset)
         _move(lambda offset, log: offset.move(to, log), **about)
 
 
@@ -107,7 +113,7 @@ def _move(
     """Shows the move that ``change`` makes of a source's offset, asks, and does it."""
     from .offsets import epoch_log
 
-    storage = _json_object("--storage-options", storage_options)
+    storage = json_object("--storage-options", storage_options)
     checkpoint = _checkpoint_at(location, storage)
     entry = checkpoint.movable()
     before = entry.source(source)
@@ -135,8 +141,11 @@ def _refuse_running(query: str) -> None:
     from connectors.metrics.history import RUNNING
     from connectors.metrics.queries import queries_of_machine
 
-    if running := next((other for other in queries_of_machine() if other.query == query and other.state == RUNNING), None):
-        raise click.ClickException(f"query {running.name} runs, in process {running.process}. Stop it first.")
+    latest = time.monotonic() + _END_SECONDS
+    while running := next((other for other in queries_of_machine() if other.query == query and other.state == RUNNING), None):
+        if time.monotonic() > latest:
+            raise click.ClickException(f"query {running.name} runs, in process {running.process}. Stop it first.")
+        time.sleep(0.2)
 
 
 def _lines(checkpoint: Checkpoint, entry: Entry | None, positions: Positions) -> Iterator[str]:
@@ -186,13 +195,3 @@ def _checkpoint_at(location: str, storage_options: Mapping[str, Any]) -> Checkpo
     from .offsets import Checkpoint
 
     return Checkpoint(location, storage_options)
-
-
-def _json_object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as wrong:
-        raise click.UsageError(f"{option} must be JSON; {wrong}") from None
-    if not isinstance(value, dict):
-        raise click.UsageError(f"{option} must be a JSON object; got {text[:100]}")
-    return value

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -50,8 +51,6 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
     if system is None:
         raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
     if as_json:
-        import json
-
         click.echo(json.dumps({kind: option_schema(connector) for kind, connector in connectors_of(system)}, indent=2))
         return
     for kind, connector in connectors_of(system):
@@ -238,6 +237,17 @@ def pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f'{option} must be NAME=VALUE; got "{text}"')
         values[name] = value
     return values
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that an ``option`` was given as. Raises ``UsageError``."""
+    try:
+        value = json.loads(text)
+    except ValueError as wrong:
+        raise click.UsageError(f"{option} must be JSON; {wrong}") from None
+    if not isinstance(value, dict):
+        raise click.UsageError(f"{option} must be a JSON object; got {text[:100]}")
+    return value
 
 
 COMMANDS: Final = (guarantees, options, status, ledger, files, connect, kafka)

@@ -291,13 +291,19 @@ class TestAtRest:
     def test_a_query_that_runs_is_not_moved(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         import os
         import platform
+        import threading
 
         monkeypatch.setenv(metrics.FOLDER, str(tmp_path / "metrics"))
+        monkeypatch.setattr("connectors_tools.cli_offsets._END_SECONDS", 0.0)
         run = {"process": os.getpid(), "process_start": process_start(os.getpid()), "machine": platform.node()}
-        metrics.write_note("71c8-query", {"name": "orders", "state": "running", "started": time.time(), **run})
+        note = {"name": "orders", "state": "running", "started": time.time(), **run}
+        metrics.write_note("71c8-query", note)
         path = checkpoint(tmp_path / "c", SEQUENCE)
-        output = offsets("set", path, "--to-offset", '{"next": 1}', "--yes", code=1).output
-        assert f"query orders runs, in process {os.getpid()}. Stop it first." in output
+        move = ("set", path, "--to-offset", '{"next": 1}', "--yes")
+        assert f"query orders runs, in process {os.getpid()}. Stop it first." in offsets(*move, code=1).output
+        monkeypatch.setattr("connectors_tools.cli_offsets._END_SECONDS", 60.0)
+        threading.Timer(0.5, metrics.write_note, ("71c8-query", {**note, "state": "stopped"})).start()
+        offsets(*move)  # the session says late that the query has ended
 
     def test_state_that_stays_is_named(self, tmp_path: Path) -> None:
         path = checkpoint(tmp_path / "c", SEQUENCE)

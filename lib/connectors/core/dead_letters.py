@@ -21,7 +21,7 @@ import json
 import math
 import posixpath
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, unquote
@@ -86,6 +86,10 @@ STAGING_SECONDS: Final = 7 * 86400.0
 """The seconds that staged dead letters must be old before they are swept."""
 SHOWN: Final = 2000
 """So many characters of an error are kept in a letter: some databases put a whole statement into it."""
+_KEY: Final = 16
+"""The bytes of a letter's key."""
+_REMOVED: Final = "connectors.removed"
+"""The metadata of a letter file that has the keys of letters which were removed."""
 _ROWS: Final = 1000
 _BYTES: Final = 4 << 20
 """A row group of a letter file has so many rows, or bytes of records, at most: what is kept in memory."""
@@ -109,10 +113,14 @@ Letter = Mapping[str, Any]
 
 
 class LetterFile:
-    """Letters on their way into a Parquet file, of which a part is in memory and the rest in a temporary file."""
+    """Letters on their way into a Parquet file, of which a part is in memory and the rest in a temporary file.
 
-    def __init__(self) -> None:
+    ``removed`` are the keys of letters that the file had: a replay that finds it does not bring these again.
+    """
+
+    def __init__(self, removed: Iterable[bytes] = ()) -> None:
         self.count = 0
+        self._removed = "".join(sorted(key.hex() for key in removed))
         self._file: BinaryIO = spooled()
         self._sink: Any = None
         self._writer: Any = None
@@ -146,18 +154,50 @@ class LetterFile:
 
         if self._writer is None:
             self._sink = pa.PythonFile(self._file, mode="w")
-            self._writer = pq.ParquetWriter(self._sink, DEAD_LETTERS)
+            schema = DEAD_LETTERS.with_metadata({_REMOVED: self._removed}) if self._removed else DEAD_LETTERS
+            self._writer = pq.ParquetWriter(self._sink, schema)
         self._writer.write_table(pa.Table.from_pylist(self._rows, DEAD_LETTERS))
         self._rows, self._bytes = [], 0
 
 
 def letters_in(file: Any) -> Iterator[dict[str, Any]]:
     """The letters of an open file, one by one."""
+    for rows in _parquet(file).iter_batches(batch_size=_ROWS):
+        yield from rows.to_pylist()
+
+
+def letter_key(letter: Letter) -> bytes:
+    """A digest by which letters are compared, without time and the words of the error, which may differ in another version."""
+    place = dumps([letter["position"], letter["error_class"]]).encode()
+    return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=_KEY).digest()
+
+
+def remove_letters(storage: Storage, name: str, keys: Set[bytes]) -> int:
+    """Takes the letters of ``keys`` out of a file, in one step, and returns how many. The file stays, also without letters:
+    a replay that finds it does not bring them again."""
+    with storage.open(name) as file:
+        known = set(_keys(file))
+        rest = LetterFile(known & keys | _removed(file))
+        for letter in letters_in(file):
+            if letter_key(letter) not in keys:
+                rest.add(letter)
+    if count := len(known & keys):
+        storage.replace(name, rest.content(), durable=True)
+    return count
+
+
+def _parquet(file: Any) -> Any:
     import pyarrow.parquet as pq
 
-    source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
-    for rows in pq.ParquetFile(source).iter_batches(batch_size=_ROWS):
-        yield from rows.to_pylist()
+    file.seek(0)
+    return pq.ParquetFile(file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"))
+
+
+def _removed(file: Any) -> set[bytes]:
+    """The keys of the letters that an open file had."""
+    text = (_parquet(file).schema_arrow.metadata or {}).get(_REMOVED.encode(), b"")
+    joined = bytes.fromhex(text.decode())
+    return {joined[start : start + _KEY] for start in range(0, len(joined), _KEY)}
 
 
 class SourceLetters:
@@ -202,27 +242,21 @@ class SourceLetters:
         self._letters, self._places = None, array("Q")
 
     def _known(self, name: str) -> set[bytes]:
-        """The letters of a file, each as a digest; none if there is no such file."""
+        """The keys of the letters that a file has or had; none if there is no such file."""
         with contextlib.suppress(FileNotFoundError), self.storage.open(name) as file:
-            return set(_keys(file))
+            return {*_keys(file), *_removed(file)}
         return set()
 
 
 def _keys(file: Any) -> Iterator[bytes]:
-    return map(_key, letters_in(file))
-
-
-def _key(letter: Letter) -> bytes:
-    """A digest by which letters are compared, without time and the words of the error, which may differ in another version."""
-    place = dumps([letter["position"], letter["error_class"]]).encode()
-    return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=16).digest()
+    return map(letter_key, letters_in(file))
 
 
 def _without(letters: LetterFile, known: set[bytes]) -> LetterFile:
     """The letters that are not ``known``."""
     rest = LetterFile()
     for letter in letters_in(letters.content()):
-        if _key(letter) not in known:
+        if letter_key(letter) not in known:
             rest.add(letter)
     return rest
 

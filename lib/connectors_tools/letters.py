@@ -1,0 +1,245 @@
+"""``python -m connectors letters``: the dead letters of a folder, and how they are sent again.
+
+A send goes in parts. A part is planned in ``.letters/<number>`` of the folder, written by ``df.write`` with this number as
+``txnVersion``, and only then taken out of the letter files. Whatever dies, the next call carries the part through: a sink
+that is exactly-once has each letter once.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from connectors.core.dead_letters import DEAD_LETTERS, Letter, letter_key, letters_in, remove_letters
+from connectors.ground.errors import Fatal, Misconfigured, Problem, StateError
+from connectors.ground.state import digest
+from connectors.storage.location import checked_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_COMMAND: Final = "connectors letters"
+_STATE: Final = ".letters"
+"""The folder of plans, beside the letter files, where no reader of Parquet looks."""
+_PART_ROWS: Final = 10_000
+_PART_BYTES: Final = 64 << 20
+"""A part of a send has so many letters, or bytes of records, at most: what the driver has in memory."""
+_VARIABLE: Final = re.compile(r"\b(?=\w*\d)\w+\b")
+"""A word with a digit: what differs between errors of one kind."""
+_LONGEST_KIND: Final = 160
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Chooses letters: those whose error has ``error`` in it, of ``source``, written from ``since`` on and before ``until``."""
+
+    error: str = ""
+    source: str = ""
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+
+    def __call__(self, letter: Letter) -> bool:
+        is_in_time = (self.since is None or letter["at"] >= self.since) and (self.until is None or letter["at"] < self.until)
+        about = f"{letter['error_class']}: {letter['error']}"
+        return is_in_time and self.error in about and self.source in ("", letter["source"])
+
+
+@dataclass
+class Kind:
+    """Letters of one source whose errors differ in numbers and names alone: how many, and when the first and last came."""
+
+    source: str
+    error_class: str
+    error: str
+    count: int
+    first: datetime.datetime
+    last: datetime.datetime
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where letters go: the ``sink`` with its options, and the rows that it gets.
+
+    ``value`` is an expression over the columns of letters that takes the place of ``record``. With ``schema``, the record is
+    JSON with these columns. ``select`` are expressions over all of them, by default those columns, else ``key``, ``value``,
+    ``headers`` and ``timestamp`` as a source of messages has them.
+    """
+
+    sink: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    value: str = ""
+    schema: str = ""
+    select: Sequence[str] = ()
+
+    def rows(self, letters: DataFrame) -> DataFrame:
+        """The rows that the sink gets. Raises what Spark does for a record that is not of the schema."""
+        from pyspark.sql import functions as f
+
+        if self.value:
+            letters = letters.withColumn("record", f.expr(self.value).cast("binary"))
+        default = ["key", "record AS value", "headers", "timestamp"]
+        if self.schema:
+            row = f.from_json(f.col("record").cast("string"), self.schema, {"mode": "FAILFAST"})
+            letters = letters.select("*", row.alias("row")).select("*", "row.*")
+            default = ["row.*"]
+        return letters.selectExpr(*(self.select or default))
+
+    def write(self, rows: DataFrame, app: str, version: int, folder: str, storage_options: Mapping[str, Any]) -> None:
+        """Writes the rows as the batch ``version`` of ``app``. What the sink refuses is a letter in ``folder``."""
+        from connectors.systems import all_systems
+
+        _, sink = all_systems().get(self.sink, (None, None))
+        options = {"txnAppId": app, "txnVersion": str(version), **self.options}
+        if sink is not None and sink.known_options().knows("errors") and "errors" not in self.options:
+            options |= {"errors": "deadLetter", "deadLetterPath": folder}
+            if storage_options and "storageOptions" not in self.options:
+                options["storageOptions"] = json.dumps({folder: storage_options})
+        name = self.sink if self.sink == "delta" else f"connectors.{self.sink}"
+        rows.write.format(name).options(**options).mode("append").save()
+
+    def fingerprint(self) -> str:
+        """A digest of what becomes of a letter; options may be mended while a send is unfinished."""
+        return digest(self.sink, self.value, self.schema, list(self.select))
+
+
+class Letters:
+    """A folder of dead letters. Raises :class:`Misconfigured` for a location that no storage knows."""
+
+    def __init__(self, location: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        self.location = location
+        self.storage_options = storage_options or {}
+        self.storage = checked_storage(_COMMAND, "PATH", location, self.storage_options)
+
+    def letters(self, chosen: Filter) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The letters that ``chosen`` takes, each with the name of its file, by the names. Raises :class:`StateError`."""
+        for name in sorted(name for name in self.storage.names() if name.endswith(".parquet")):
+            with self.storage.open(name) as file:
+                for letter in letters_in(file):
+                    if not letter.keys() >= set(DEAD_LETTERS.names):
+                        way_out = "give the folder that is the deadLetterPath of a source or sink, which has nothing else"
+                        raise StateError(f"{name} in {self.location} has no dead letters", way_out=way_out)
+                    if chosen(letter):
+                        yield name, letter
+
+    def kinds(self, chosen: Filter) -> list[Kind]:
+        """The kinds of the letters, the most frequent first."""
+        kinds: dict[tuple[str, str, str], Kind] = {}
+        for _, letter in self.letters(chosen):
+            error = _VARIABLE.sub("…", " ".join(letter["error"].split()))[:_LONGEST_KIND]
+            about = (str(letter["source"]), str(letter["error_class"]), error)
+            kind = kinds.setdefault(about, Kind(*about, 0, letter["at"], letter["at"]))
+            kind.count += 1
+            kind.first, kind.last = min(kind.first, letter["at"]), max(kind.last, letter["at"])
+        return sorted(kinds.values(), key=lambda kind: (-kind.count, kind.first))
+
+    def drop(self, chosen: Filter) -> int:
+        """Removes letters for good and returns how many. Raises :class:`Misconfigured` while a send is unfinished."""
+        number, plan = self._last_plan()
+        if plan:
+            raise _refused("PATH", f"has a send that was interrupted, its part {number}. Call send again first.")
+        keys: dict[str, set[bytes]] = defaultdict(set)
+        for name, letter in self.letters(chosen):
+            keys[name].add(letter_key(letter))
+        return sum(remove_letters(self.storage, name, of_file) for name, of_file in keys.items())
+
+    def send(self, spark: SparkSession, chosen: Filter, to: Target, *, anew: bool = False) -> int:
+        """Sends letters, takes each out of its file when it is written, and returns how many it took out.
+
+        An earlier send that was interrupted is carried through first; with ``anew`` it is forgotten, and what it has written
+        may be written again. A letter that the sink refuses is a letter once, with the new error. Raises
+        :class:`Misconfigured` where the earlier send went elsewhere.
+        """
+        count = self._finish(spark, to, anew=anew)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        until = now if chosen.until is None else min(chosen.until, now)  # what the sink refuses now stays
+        chosen = replace(chosen, until=until)
+        while keys := self._part(chosen):
+            rows, size = to.rows(self._frame(spark, keys)), sum(map(len, keys.values()))
+            if (made := rows.toArrow().num_rows) != size:
+                raise _refused("--select", f"makes {made} rows of {size} letters, and must make one of each.")
+            number = self._last_plan()[0] + 1
+            plan = {"target": to.fingerprint(), "sink": to.sink, "letters": keys}
+            if not self.storage.put_if_absent(self._plan(number), json.dumps(plan).encode()):
+                raise Fatal(f"another process sends letters of {self.location}", way_out="call this again when it has ended")
+            self._write(rows, number, plan, to)
+            count += size
+        return count
+
+    def _finish(self, spark: SparkSession, to: Target, *, anew: bool) -> int:
+        """Carries through the part that a send has left behind, if there is one, and returns how many letters it has."""
+        number, plan = self._last_plan()
+        if not plan:
+            return 0
+        if plan.get("written"):
+            self._remove(number, plan)
+        elif anew:
+            self.storage.replace(self._plan(number), b"{}", durable=True)
+            return 0
+        elif plan["target"] != to.fingerprint():
+            text = f"sends them otherwise than the send to {plan['sink']} that was interrupted. Call that again"
+            raise _refused("--to", f"{text}; or give --anew, and what it has written may be there twice.")
+        else:
+            self._write(to.rows(self._frame(spark, plan["letters"])), number, plan, to)
+        return sum(map(len, plan["letters"].values()))
+
+    def rows(self, spark: SparkSession, chosen: Filter, to: Target) -> DataFrame:
+        """The rows that the first part of a send would have."""
+        return to.rows(self._frame(spark, self._part(chosen)))
+
+    def _part(self, chosen: Filter) -> dict[str, list[str]]:
+        """The keys of letters for one part, by their files; as text."""
+        part: dict[str, list[str]] = defaultdict(list)
+        rows = size = 0
+        for name, letter in self.letters(chosen):
+            part[name].append(letter_key(letter).hex())
+            rows, size = rows + 1, size + len(letter["record"] or b"")
+            if rows >= _PART_ROWS or size >= _PART_BYTES:
+                break
+        return dict(part)
+
+    def _write(self, rows: DataFrame, number: int, plan: Mapping[str, Any], to: Target) -> None:
+        """Writes the rows of a part and removes its letters."""
+        to.write(rows, self._app(), number, self.location, self.storage_options)
+        plan = {**plan, "written": True}
+        self.storage.replace(self._plan(number), json.dumps(plan).encode(), durable=True)
+        self._remove(number, plan)
+
+    def _remove(self, number: int, plan: Mapping[str, Any]) -> None:
+        """Takes the letters of a part that is written out of their files, and notes that nothing is left to do."""
+        for name, keys in plan["letters"].items():
+            remove_letters(self.storage, name, {bytes.fromhex(key) for key in keys})
+        self.storage.replace(self._plan(number), b"{}", durable=True)
+
+    def _frame(self, spark: SparkSession, keys: Mapping[str, Sequence[str]]) -> DataFrame:
+        import pyarrow as pa
+
+        rows = []
+        for name, of_file in keys.items():
+            with self.storage.open(name) as file:
+                wanted = set(of_file)
+                rows += [letter for letter in letters_in(file) if letter_key(letter).hex() in wanted]
+        return spark.createDataFrame(pa.Table.from_pylist(rows, DEAD_LETTERS))
+
+    def _last_plan(self) -> tuple[int, dict[str, Any]]:
+        """The number of the last part, 0 if there was none, and its plan, empty when it is done."""
+        number = max((int(name) for name in self.storage.names(_STATE) if name.isdigit()), default=0)
+        return number, json.loads(self.storage.read(self._plan(number))) if number else {}
+
+    @staticmethod
+    def _plan(number: int) -> str:
+        return f"{_STATE}/{number}"
+
+    def _app(self) -> str:
+        """The ``txnAppId`` of this folder's sends, which it keeps when it is moved."""
+        self.storage.put_if_absent(f"{_STATE}/id", uuid.uuid4().hex.encode())
+        return f"letters-{self.storage.read(f'{_STATE}/id').decode()}"
+
+
+def _refused(option: str, text: str) -> Misconfigured:
+    return Misconfigured(_COMMAND, [Problem(option, text)])

@@ -1,0 +1,219 @@
+"""``connectors letters``: what dead letters say, how they are dropped, and a send that no death does by half."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from connectors.core.dead_letters import SourceLetters, letters_in
+from connectors.core.source import Split
+from connectors.ground.errors import Misconfigured
+from connectors.storage.local import LocalStorage
+from connectors_tools.cli import main
+from connectors_tools.letters import Filter, Letters, Target
+
+DAMAGED = [b'{"id":1,"city":"Bern",}', b'{"id":2,"city":"Rome",}', b"neither"]
+MEND = "regexp_replace(string(record), ',}$', '}')"
+COMMA = Filter(error="comma")
+
+
+def letters(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["letters", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@dataclass(frozen=True)
+class _Part(Split):
+    number: int
+
+
+def put(folder: Path, split: int = 0, records: list[bytes] = DAMAGED) -> None:
+    """What a source does with bad records of one split, each time that it reads it."""
+    found = SourceLetters("connectors.kafka", LocalStorage(folder))
+    for number, record in enumerate(records):
+        error = f"no JSON: a comma at {len(record)}" if record.endswith(b",}") else "no JSON at all"
+        found.add(f"orders-{split}-{number}", "Poison", error, record, key=b"user-7", headers=[])
+    found.put(_Part(split))
+
+
+def records(folder: Path) -> list[bytes]:
+    return [letter["record"] for _, letter in Letters(str(folder)).letters(Filter())]
+
+
+def lines(folder: Path) -> list[str]:
+    return sorted(line for file in folder.glob("part-*") for line in file.read_text().splitlines())
+
+
+def target(folder: Path, **more: Any) -> Target:
+    return Target("file_stream", {"path": str(folder)}, **{"value": MEND, "select": ["string(record) AS value"], **more})
+
+
+def test_a_list_counts_kinds_of_errors(tmp_path: Path) -> None:
+    put(tmp_path)
+    put(tmp_path, 1, [b'{"id":1000,}'])
+    assert [line for line in letters("list", tmp_path).output.splitlines() if " to " not in line and "UTC" not in line] == [
+        "3 dead letters of connectors.kafka, Poison", "    no JSON: a comma at …",
+        "1 dead letter of connectors.kafka, Poison", "    no JSON at all",
+    ]  # fmt: skip
+    kinds = json.loads(letters("list", tmp_path, "--error", "at all", "--json").output)
+    assert [(kind["count"], kind["error"]) for kind in kinds] == [(1, "no JSON at all")]
+    assert letters("list", tmp_path, "--source", "connectors.files").output == f"no dead letters in {tmp_path}\n"
+
+
+def test_letters_are_chosen_by_time(tmp_path: Path) -> None:
+    put(tmp_path)
+    now = datetime.datetime.now().astimezone()
+    hour = datetime.timedelta(hours=1)
+    counts = [
+        len(json.loads(letters("list", tmp_path, option, time.isoformat(timespec="seconds"), "--json").output))
+        for option, time in [("--since", now - hour), ("--since", now + hour), ("--until", now - hour), ("--until", now + hour)]
+    ]
+    assert counts == [2, 0, 0, 2]
+
+
+def test_values_are_masked_unless_asked_for(tmp_path: Path) -> None:
+    put(tmp_path, records=[b'{"city": "Bern", "email" : "a.b@c.ch", "id": 12,}'])
+    shown = letters("show", tmp_path).output
+    assert '{"city": "xxxx", "email" : "x.x@x.xx", "id": 99,}' in shown
+    assert "xxxx-9" in shown
+    assert "Bern" in letters("show", tmp_path, "--plain").output
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "orders.parquet")
+    assert "orders.parquet" in letters("list", tmp_path, code=1).output
+
+
+def test_a_replay_does_not_bring_back_what_was_dropped(tmp_path: Path) -> None:
+    put(tmp_path)
+    assert letters("drop", tmp_path, "--error", "comma", "--yes").output == "dropped: 2 dead letters\n"
+    put(tmp_path)
+    assert records(tmp_path) == [b"neither"]
+    letters("drop", tmp_path, "--yes")
+    put(tmp_path)
+    assert records(tmp_path) == []
+    put(tmp_path, records=[*DAMAGED, b"new"])  # the topic was made anew, or a schema has changed
+    assert records(tmp_path) == [b"new"]
+    put(tmp_path, records=[*DAMAGED, b"new"])
+    assert records(tmp_path) == [b"new"]
+
+
+class _DyingStorage(LocalStorage):
+    """Dies before the change of this number."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        super().__init__(folder)
+        self.number = number
+
+    def _count(self) -> None:
+        if not self.number:
+            raise KeyboardInterrupt
+        self.number -= 1
+
+    def put_if_absent(self, name: str, content: Any) -> bool:
+        self._count()
+        return super().put_if_absent(name, content)
+
+    def replace(self, name: str, content: Any, *, durable: bool = False) -> None:
+        self._count()
+        super().replace(name, content, durable=durable)
+
+
+@pytest.mark.spark
+def test_a_send_that_dies_anywhere_delivers_each_letter_once(spark: Any, tmp_path: Path) -> None:
+    deaths = 0
+    for number in range(100):
+        folder, out = tmp_path / f"letters-{number}", tmp_path / f"out-{number}"
+        put(folder)
+        put(folder, 1, [b'{"id":3,}'])
+        opened = Letters(str(folder))
+        opened.storage = _DyingStorage(folder, number)
+        with contextlib.suppress(KeyboardInterrupt):
+            opened.send(spark, COMMA, target(out))
+            break
+        deaths += 1
+        put(folder)  # the batch is replayed
+        Letters(str(folder)).send(spark, COMMA, target(out))
+        assert lines(out) == ['{"id":1,"city":"Bern"}', '{"id":2,"city":"Rome"}', '{"id":3}']
+        assert records(folder) == [b"neither"]
+    assert deaths == 6  # before the plan, the id, the note that it is written, two files, the note that it is done
+
+
+@pytest.mark.spark
+def test_a_letter_that_is_refused_again_is_there_once(spark: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+    to = target(out, value="concat(record, '\n', record)")
+    assert Letters(str(folder)).send(spark, COMMA, to) == 2
+    assert lines(out) == []
+    again = [letter for _, letter in Letters(str(folder)).letters(Filter(error="line end"))]
+    assert (len(again), len(records(folder))) == (2, 3)
+    assert all(letter["source"] != "connectors.kafka" for letter in again)
+    row = {"value": "string(record)", "schema": "value string", "select": ["split(value, '\n')[0] AS value"]}
+    assert Letters(str(folder)).send(spark, Filter(error="line end"), target(out, **row)) == 2
+    assert lines(out) == ['{"id":1,"city":"Bern",}', '{"id":2,"city":"Rome",}']
+    assert records(folder) == [b"neither"]
+
+
+@pytest.mark.spark
+def test_what_cannot_be_sent_stays(spark: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+    opened = Letters(str(folder))
+    with pytest.raises(Misconfigured, match="makes 2 rows of 3 letters"):
+        opened.send(spark, Filter(), target(out, select=["explode(filter(array(string(record)), x -> x LIKE '{%')) AS value"]))
+    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+        opened.send(spark, Filter(), target(out, schema="id int, city string", select=["city AS value"]))
+    with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
+        opened.send(spark, Filter(), target(out, select=["nothing AS value"]))
+    with pytest.raises(Exception, match="value"):
+        opened.send(spark, Filter(), target(out, select=["string(record)"]))
+    assert (len(records(folder)), lines(out)) == (3, [])
+
+
+@pytest.mark.spark
+def test_an_interrupted_send_is_not_sent_elsewhere(spark: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+    opened = Letters(str(folder))
+    opened.storage = _DyingStorage(folder, 1)
+    with contextlib.suppress(KeyboardInterrupt):
+        opened.send(spark, COMMA, target(out))
+    assert "interrupted" in letters("drop", folder, "--yes", code=2).output
+    with pytest.raises(Misconfigured, match="--anew"):
+        Letters(str(folder)).send(spark, COMMA, target(out, value=""))
+    assert Letters(str(folder)).send(spark, COMMA, target(out, value=""), anew=True) == 2
+    assert lines(out) == [record.decode() for record in DAMAGED[:2]]
+    put(folder, 1, [b'{"id":3,}'])
+    opened = Letters(str(folder))
+    opened.storage = _DyingStorage(folder, 3)
+    with contextlib.suppress(KeyboardInterrupt):
+        opened.send(spark, COMMA, target(out))
+    assert Letters(str(folder)).send(spark, COMMA, target(out, value="")) == 1  # it is written: only its letters are removed
+    assert lines(out) == [*(record.decode() for record in DAMAGED[:2]), '{"id":3}']
+
+
+@pytest.mark.spark
+def test_a_send_goes_in_parts(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors_tools.letters._PART_ROWS", 2)
+    put(tmp_path / "letters", records=[b'{"id":%d,}' % number for number in range(5)])
+    arguments = ["send", tmp_path / "letters", "--to", "file_stream", "--option", f"path={tmp_path / 'out'}", "--value", MEND]
+    arguments += ["--select", "string(record) AS value"]
+    monkeypatch.setattr("connectors.workbench.session", lambda: spark)
+    assert '{"id":0}' in letters(*arguments, "--dry-run").output
+    assert not (tmp_path / "out").exists()
+    assert letters(*arguments).output == "sent: 5 dead letters\n"
+    assert lines(tmp_path / "out") == [f'{{"id":{number}}}' for number in range(5)]
+    with LocalStorage(tmp_path / "letters").open(next(path.name for path in (tmp_path / "letters").glob("*.parquet"))) as file:
+        assert list(letters_in(file)) == []
