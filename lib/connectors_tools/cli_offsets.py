@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from .offsets import Checkpoint, Entry, SourceOffset
 
-_END_SECONDS: Final = 5.0
+_END_SECONDS: Final = 10.0
 """So much later than a query ends its session says so, at most."""
 
 Positions = Sequence[tuple["SourceOffset", Any]]

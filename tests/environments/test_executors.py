@@ -36,7 +36,7 @@ TARGETS = [
     pytest.param((kafka.DirectContext, "foreach_batch"), id="kafka-driver", marks=pytest.mark.soak),
     pytest.param((kafka.KafkaContext, "format"), id="kafka-format", marks=pytest.mark.soak),
     pytest.param((SlotsContext, "foreach_batch"), id="kafka-slots", marks=pytest.mark.soak),
-    pytest.param((jdbc.PreparedContext, "format"), id="jdbc-prepared-format"),
+    pytest.param((jdbc.PreparedContext, "format"), id="jdbc-prepared-format", marks=pytest.mark.soak),
     pytest.param((jdbc.PostgresContext, "foreach_batch"), id="jdbc-batch-foreach_batch", marks=pytest.mark.soak),
 ]
 SOURCES = [

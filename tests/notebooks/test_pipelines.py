@@ -162,6 +162,7 @@ def test_a_pipeline_in_a_bundle_of_ones_own_runs_as_it_is_written(
     assert (bundle / "databricks.yml").read_text() == before
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_lines_of_ones_own_are_in_the_table_once_and_the_gate_sees_harm(spark: Any, tmp_path: Path) -> None:
     log = tmp_path / "in.jsonl"
@@ -290,18 +291,10 @@ def mark(name: str) -> Any:
     return pytest.param(name, marks=() if name in QUICK else (pytest.mark.soak, pytest.mark.server))
 
 
-SOURCES_AT_ONCE = ("http",)
-
-
+@pytest.mark.soak
+@pytest.mark.server
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "source",
-    [
-        pytest.param(name, marks=() if name in SOURCES_AT_ONCE else (pytest.mark.soak, pytest.mark.server))
-        for name in SOURCES
-        if name not in ("delta", "enrich")
-    ],
-)
+@pytest.mark.parametrize("source", sorted(SOURCES.keys() - {"delta", "enrich"}))
 def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path: Path, source: str) -> None:
     own = demo(source, str(tmp_path / "own"))
     name = {"cassandra": "own.sales", "cdc": "public.sales", "connect": "orders"}.get(source, "sales")
@@ -416,14 +409,11 @@ KILLED = {
 }
 
 
-KILLED_ONCE = ("redis_to_delta", "files_to_delta")
-
-
 @pytest.mark.long
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("name", "kills"),
-    [*((name, 1) for name in KILLED_ONCE), *(pytest.param(name, 2, marks=pytest.mark.soak) for name in KILLED)],
+    [("redis_to_delta", 1), *(pytest.param(name, 2, marks=pytest.mark.soak) for name in KILLED)],
 )
 def test_a_pipeline_that_is_killed_between_its_sinks_goes_on_and_has_every_order_once(
     spark: Any, tmp_path: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch

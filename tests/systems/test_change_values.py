@@ -67,6 +67,7 @@ def test_infinity_is_the_first_or_last_time_that_there_is(spark: Any) -> None:
     ]
 
 
+@pytest.mark.soak
 def test_a_numeric_without_precision_is_a_number_and_one_that_does_not_fit_is_an_error(spark: Any) -> None:
     database = Database()
     database.fields["free"] = {
@@ -280,6 +281,7 @@ def test_decimals_of_plain_json_are_exact_at_any_depth(spark: Any) -> None:
         assert row["m"] == {"k": number, "n": None}
 
 
+@pytest.mark.soak
 def test_a_decimal_of_plain_json_that_would_be_rounded_is_an_error_that_names_the_column(spark: Any) -> None:
     nested: dict[str, Any] = {"s.x": {"x": "?"}, "a.x": [{"x": "?"}], "m": {"k": "?"}}
     for name, value, number in [*(("d", "?", number) for number in UNFIT), *((*place, "1.239") for place in nested.items())]:

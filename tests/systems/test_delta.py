@@ -75,6 +75,7 @@ def test_a_lost_table_stops_until_the_user_says_what_was_written(
     same_records([target.row(number) for number in range(11, 21)], target.rows())
 
 
+@pytest.mark.soak
 def test_batches_without_rows_are_recorded_and_missing_ones_stop(spark: Any, tmp_path: Path) -> None:
     tables = spark.createDataFrame([("orders", '{"id": 1}', "id int")], "table string, row string, schema string")
     sinks = [({"sink": "delta"}, spark.range(3)), ({"sink": DeltaTables, "keyColumns": {"orders": ["id"]}}, tables)]
@@ -184,6 +185,7 @@ def test_a_batch_that_a_restore_has_taken_away_from_a_table_of_many_stops(
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1]
 
 
+@pytest.mark.soak
 def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark: Any, tmp_path: Path) -> None:
     """Delta would skip its batches, whose rows are others."""
     options = {"path": str(tmp_path), "onLostLedger": "notWritten"}
@@ -197,6 +199,7 @@ def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1, 2, 3]
 
 
+@pytest.mark.soak
 def test_each_table_has_a_folder_of_its_own_whatever_its_name(spark: Any, tmp_path: Path) -> None:
     names = ["..", ".", "_batches", "a/b", "item s"]
     rows = [(name, f'{{"n": {number}}}', "n INT") for number, name in enumerate(names)]
@@ -224,6 +227,7 @@ def test_tables_side_by_side_belong_to_the_query_and_have_own_properties(spark: 
     assert seen == {table: ("query", table) for table in ("items", "orders")}
 
 
+@pytest.mark.soak
 def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path: Path) -> None:
     """Also those that Spark has no entry for: the key of a storage is one."""
     function = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path), "keyColumns": {"items": ["id"]}})

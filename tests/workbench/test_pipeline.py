@@ -210,6 +210,7 @@ def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path)
         pipeline_in(tmp_path, "delta to connect", address="a=1").target.properties  # noqa: B018
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_batch_that_is_being_written_is_not_yet_counted(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

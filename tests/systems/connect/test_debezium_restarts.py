@@ -89,6 +89,7 @@ def postgres(shop: Shop, tmp_path: Path, limit: int, **more: str) -> Runs:
     return Runs(tmp_path, {**SMALL, **shop.config(), **more}, maxRowsPerTrigger=str(limit))
 
 
+@pytest.mark.soak
 def test_a_slot_of_another_name_is_another_readers_also_while_a_snapshot_is_unfinished(shop: Shop, tmp_path: Path) -> None:
     """A snapshot that begins again drops the query's own slot, and no other."""
     runs = postgres(shop, tmp_path, 50)
@@ -124,6 +125,7 @@ def test_a_copy_that_is_cut_by_restarts_comes_whole_and_once(shop: Shop, tmp_pat
     assert runs.epochs >= 5
 
 
+@pytest.mark.soak
 def test_changed_keys_that_are_cut_by_restarts_come_whole_and_once(shop: Shop, tmp_path: Path) -> None:
     """Each is a delete, a tombstone and a create of one position: a poll of one record cuts between them."""
     one = {"max.batch.size": "1", "max.queue.size": "2", "tombstones.on.delete": "true"}

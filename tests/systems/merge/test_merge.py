@@ -181,6 +181,7 @@ def test_the_order_of_the_log_is_not_the_order_of_lsn(target: Target) -> None:
     assert target.rows() == [{**row, "name": "again"}], "repeats change nothing"
 
 
+@pytest.mark.soak
 def test_changes_of_one_position_count_in_the_order_of_their_arrival(target: Target) -> None:
     """SQL Server gives the changes of a statement one ``change_lsn``; a time is no position at all."""
 
@@ -198,6 +199,7 @@ def test_changes_of_one_position_count_in_the_order_of_their_arrival(target: Tar
     assert target.rows() == [{"id": 1, "name": "third"}]
 
 
+@pytest.mark.soak
 def test_a_table_remembers_its_topic_and_heartbeats_are_no_topic(target: Target) -> None:
     orders, users = Database(), Database(topic="shop.public.users")
     heartbeat = {"topic": "__debezium-heartbeat.shop", "key": '{"serverName": "shop"}', "value": '{"ts_ms": 5}'}
@@ -226,6 +228,7 @@ def test_another_server_stops_the_query_and_order_arrival_goes_on(target: Target
     assert target.rows() == [{"id": 1, "name": "behind the failover"}]
 
 
+@pytest.mark.soak
 def test_the_order_of_a_binary_log_is_that_of_file_and_position(spark: Any, tmp_path: Path) -> None:
     target = Target(spark, tmp_path / "orders", schema="id INT, name STRING")
     target.merge(binlog_change("new", file="bin.000010", pos=5))
@@ -235,6 +238,7 @@ def test_the_order_of_a_binary_log_is_that_of_file_and_position(spark: Any, tmp_
         target.merge(binlog_change("other", file="bin.000011", pos=5, server_id=2))
 
 
+@pytest.mark.soak
 def test_a_topic_with_a_word_that_spark_hides_starts_a_second_time(target: Target) -> None:
     database = Database(topic="shop.public.access_tokens")
     target.merge(database.upsert(id=1, name="a", amount=1))
@@ -293,6 +297,7 @@ def test_a_batch_that_failed_in_the_middle_is_done_by_the_same_function_again(
     assert [row["url"] for row in target.rows()] == ["it's \\ \"x\"", "u"]
 
 
+@pytest.mark.soak
 def test_a_batch_before_the_first_change_is_recorded(target: Target) -> None:
     """A stream of several tables has the other ones' changes first; the next run must not take the ledger for lost."""
     database, users = Database(), Database(topic="shop.public.users")

@@ -88,6 +88,7 @@ def test_only_the_initial_snapshot_of_a_table_deletes_what_it_has_not_read(targe
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_query_that_begins_while_another_one_does_changes_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its snapshot is another one, so all that the first has read would look like rows of an interrupted snapshot."""
     database, other = Database(), Target(target.spark, target.path)
@@ -112,6 +113,7 @@ def test_a_query_that_begins_while_another_one_does_changes_nothing(target: Targ
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_query_that_begins_while_another_one_fills_a_column_leaves_that_to_it(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ def test_rows_of_an_interrupted_snapshot_of_a_table_that_is_empty_now_are_gone(t
     assert target.rows() == []
 
 
+@pytest.mark.soak
 def test_an_incremental_snapshot_repairs_rows_and_brings_them_back(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="b", amount=2), database.delete(2))
@@ -184,6 +187,7 @@ def test_a_truncation_stops_the_query_or_deletes_the_rows_before_it(target: Targ
     assert target.rows() == expected(database), "what was before the truncation stays gone"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("order", ["log", "arrival"])
 def test_a_truncation_is_done_by_the_replay_of_a_batch_that_died_before_its_merge(
     target: Target, monkeypatch: pytest.MonkeyPatch, order: str
@@ -203,6 +207,7 @@ def test_a_truncation_is_done_by_the_replay_of_a_batch_that_died_before_its_merg
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_chunks_of_an_incremental_snapshot_are_no_attempts_at_an_initial_one(spark: Any, tmp_path: Path) -> None:
     target = Target(spark, tmp_path / "orders", schema="id INT, name STRING")
     for chunk in (1, 2):
@@ -243,6 +248,7 @@ def test_an_initial_snapshot_of_another_query_is_another_attempt_whatever_its_ba
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_truncation_alone_needs_no_key_and_counts_once(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))

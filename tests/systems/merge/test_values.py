@@ -103,6 +103,7 @@ VALUES: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
     """PostgreSQL logs a large value only when it changes; Debezium writes a placeholder."""
     database = Database()
@@ -204,6 +205,7 @@ def test_a_record_without_key_needs_key_columns(target: Target, spark: Any, tmp_
     assert len(named.rows()) == 1
 
 
+@pytest.mark.soak
 def test_typed_defaults_fill_the_rows_that_are_there_and_types_widen(target: Target) -> None:
     database = Database()
     database.fields["amount"] = {"type": "int32", "optional": True}
@@ -321,6 +323,7 @@ def test_a_key_finds_its_row_however_it_is_written(spark: Any, tmp_path: Path) -
     assert target.rows() == []
 
 
+@pytest.mark.soak
 def test_a_text_that_is_a_number_finds_the_row_with_that_number(spark: Any, tmp_path: Path) -> None:
     database = Database(schemas=False)
     first = Target(spark, tmp_path / "orders", schema="id BIGINT, name STRING")
@@ -330,6 +333,7 @@ def test_a_text_that_is_a_number_finds_the_row_with_that_number(spark: Any, tmp_
     assert target.rows() == [{"id": 42, "name": "b"}]
 
 
+@pytest.mark.soak
 def test_another_key_stops_the_query(target: Target) -> None:
     database = Database()
     first = database.upsert(id=1, name="a", amount=1)

@@ -56,6 +56,7 @@ def batches(folder: Path) -> list[list[dict[str, Any]]]:
     return [pickle.loads(file.read_bytes()) for file in sorted(folder.glob("*.batch"))]
 
 
+@pytest.mark.soak
 def test_readers_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:
     injector = FailureInjector(tmp_path / "faults")
     with open_context(ShortDeadlineContext, tmp_path / "system") as system:

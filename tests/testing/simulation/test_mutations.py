@@ -16,7 +16,7 @@ import pytest
 
 from .mutations import MUTATIONS
 
-QUICK = ("no-known-ids", "put-replaces", "no-neighbours", "content-not-synced", "claim-replaces", "end-is-not-kept")
+QUICK = ("put-replaces", "no-neighbours", "content-not-synced", "claim-replaces")
 SEEDS = 5000
 
 
