@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from connectors.core import Misconfigured
-from connectors.metrics import Alert, LagAbove, LagGrows, NearTimeout, Observation, record, warn, watch
+from connectors.metrics import (
+    Alert,
+    ErrorsGrow,
+    LagAbove,
+    LagGrows,
+    NearTimeout,
+    NoData,
+    Observation,
+    Stalled,
+    record,
+    warn,
+    watch,
+    webhook,
+)
 from connectors.metrics.alerts import Rule, Watchman
 from connectors.metrics.frame import COLUMNS
 from connectors.metrics.watch import cells
@@ -23,6 +40,35 @@ def observation(batch: int = 0, query: str = "q", seconds: float = 1.0, **partit
         for name, lag in partitions.items()
     ]
     return Observation(progress, rows)
+
+
+@dataclass
+class Answers:
+    """A service that takes posts and answers with ``status``."""
+
+    url: str = ""
+    status: int = 202
+    bodies: list[bytes] = field(default_factory=list)
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    service = Answers()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            service.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(service.status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        service.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield service
+        server.shutdown()
 
 
 def raised(rule: Rule, lags: list[int]) -> list[int]:
@@ -77,6 +123,76 @@ def test_a_transaction_near_the_timeout_of_its_own_sink_is_told_by_default() -> 
     assert (alert.component, alert.message) == ("a", "its transaction took 301.0 s; the target ends one after 600 s")
 
 
+def between(rule: Rule, **times: list[float]) -> list[int]:
+    """The looks between batches in which the alert is new."""
+    alerts: list[Alert] = []
+    watchman, looks = Watchman([rule], alerts.append), []
+    for number, values in enumerate(zip(*times.values(), strict=True)):
+        watchman.look(replace(observation(), **dict(zip(times, values, strict=True))), between=True)
+        looks += [number] * (len(alerts) - len(looks))
+    return looks
+
+
+def test_a_batch_that_does_not_end_is_told_once_and_a_quiet_source_is_silent() -> None:
+    assert between(Stalled("5s"), busy=[0, 3, 6, 7, 0, 4, 6]) == [2, 6]
+    assert between(Stalled("5s"), busy=[0, 0, 0], quiet=[10, 100, 1000]) == []
+    (alert,) = Stalled(5)(replace(observation(), busy=9.0, rows=[dict.fromkeys(COLUMNS) | {"waiting_for": "no Redis"}]))
+    assert alert.message == "a batch has been under way for 9 s; it waits for: no Redis"
+
+
+def test_a_source_that_gives_nothing_is_told_and_not_while_a_batch_is_under_way() -> None:
+    assert between(NoData("1 minute"), busy=[0, 0, 0, 5, 0], quiet=[59, 61, 62, 63, 64]) == [1, 4]
+
+
+def test_rules_without_a_clock_are_not_asked_between_batches() -> None:
+    assert between(LagAbove(records=0), busy=[0, 9]) == []
+
+
+def test_errors_that_grow_batch_by_batch_are_told() -> None:
+    alerts: list[Alert] = []
+    watchman = Watchman([ErrorsGrow(batches=2, floor=1)], alerts.append)
+    for batch, errors in enumerate([5, 7, 9, 9, 10, 11, 13, 15]):
+        row = dict.fromkeys(COLUMNS) | {"component": "sink jdbc", "errors": errors}
+        watchman.look(replace(observation(batch), rows=[row]))
+    assert [(alert.batch, alert.message) for alert in alerts] == [
+        (2, "its errors have grown for 2 batches, to 9"), (7, "its errors have grown for 2 batches, to 15"),
+    ]  # fmt: skip
+
+
+ALERT = Alert("stalled", "q", 3, "a batch has been under way for 9 s", "sink redis")
+TEXT = "stalled: query q, batch 3, sink redis: a batch has been under way for 9 s"
+
+
+@pytest.mark.parametrize(
+    ("form", "place", "expected"),
+    [
+        ("json", "message", ALERT.message),
+        ("slack", "text", TEXT),
+        ("teams", "attachments[0].content.body[0].text", TEXT),
+        ("pagerduty", "payload.summary", TEXT),
+        ("pagerduty", "routing_key", "hush"),
+        ("pagerduty", "dedup_key", "stalled/q/sink redis/"),
+    ],
+)
+def test_a_webhook_gets_an_alert_in_its_form(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, form: str, place: str, expected: str
+) -> None:
+    import jmespath
+
+    monkeypatch.setenv("SECRET_OPS_PAGER", "hush")
+    webhook(answers.url, form=form, key="{{secrets/ops/pager}}" if form == "pagerduty" else "")(ALERT)
+    assert jmespath.search(place, json.loads(answers.bodies[-1])) == expected
+
+
+def test_a_webhook_that_refuses_is_a_warning_without_its_address(answers: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    answers.status = 500
+    for url in (f"{answers.url}/services/hush", "http://127.0.0.1:9/services/hush"):
+        Watchman([LagAbove(records=1)], webhook(url)).look(observation(p=2))
+    assert "the webhook at 127.0.0.1 answered 500" in caplog.text
+    assert "the webhook at 127.0.0.1 gave no answer" in caplog.text
+    assert "hush" not in caplog.text
+
+
 def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Observation) -> Iterator[Alert]:
         raise KeyError("typo")
@@ -100,6 +216,12 @@ def test_the_default_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: LagAbove(), "records"),
         (lambda: LagAbove(seconds="soon"), "seconds"),
         (lambda: NearTimeout("a while"), "timeout"),
+        (lambda: Stalled("soon"), "seconds"),
+        (lambda: NoData("soon"), "seconds"),
+        (lambda: webhook("hooks.example.org"), "url"),
+        (lambda: webhook("https://x.org/{{secrets/ops/none}}"), "url"),
+        (lambda: webhook(form="pagerduty"), "key"),
+        (lambda: webhook("https://x.org", form="mail"), "form"),
         (lambda: watch(None, rules=[LagGrows]), "rules"),  # type: ignore[arg-type, list-item]
         (lambda: record(None, "", file_format="csv", every="often"), "file_format"),  # type: ignore[arg-type]
     ],

@@ -13,6 +13,7 @@ import pytest
 import connectors
 from connectors import async_io, metrics
 from connectors.core import metrics as files
+from connectors.testing.sampling import wait_until
 from tests.systems.pipelines import REFERENCE, killed
 
 from .sources import PartsSource, Shaky
@@ -219,3 +220,37 @@ def test_totals_are_exact_after_kills(tmp_path: Path, names: list[str]) -> None:
         rows = totals(query)
         expected = {"source sequence 0": 40 * count, f"sink {name.split()[0]}": 40 * count}
         assert rows == expected, f"{name}: {rows}; {kills.report}"
+
+
+@pytest.mark.environments("local", "connect")
+def test_a_batch_that_hangs_is_told_while_it_does_and_a_quiet_source_only_by_a_rule_for_that(
+    environment: Any, tmp_path: Path
+) -> None:
+    spark, folder = environment.spark, str(tmp_path)
+
+    def hang_at_the_second(rows: Any, batch: int) -> None:
+        import time
+        from pathlib import Path
+
+        rows.collect()
+        while batch and not (Path(folder) / "go-on").exists():
+            time.sleep(0.1)
+
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1").write_text("a\n")
+    alerts: list[metrics.Alert] = []
+    with metrics.watch(spark, rules=[metrics.Stalled(2), metrics.NoData(4)], on_alert=alerts.append, show=False):
+        rows = spark.readStream.format("text").load(f"{folder}/in")
+        writer = rows.writeStream.foreachBatch(hang_at_the_second).option("checkpointLocation", f"{folder}/checkpoint")
+        query = writer.queryName("hangs").start()
+        try:
+            wait_until(lambda: alerts, 60)
+            assert [alert.rule for alert in alerts] == ["no_data"]
+            (tmp_path / "in" / "2").write_text("b\n")
+            wait_until(lambda: len(alerts) > 1, 60)
+            assert query.lastProgress["batchId"] == 0, "it is told before the batch has ended"
+            (tmp_path / "go-on").touch()
+            wait_until(lambda: len(alerts) > 2, 60)
+            assert [alert.rule for alert in alerts] == ["no_data", "stalled", "no_data"]
+        finally:
+            query.stop()

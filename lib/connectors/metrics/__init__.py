@@ -18,18 +18,22 @@ Spark Connect is counted by its commits alone.
 
 from __future__ import annotations
 
-from .alerts import Alert, LagAbove, LagGrows, NearTimeout, Observation, warn
+from .alerts import Alert, ErrorsGrow, LagAbove, LagGrows, NearTimeout, NoData, Observation, Stalled, warn
 from .frame import as_frame, details, table
 from .record import MetricsRecorder, record
 from .watch import Watch, watch
+from .webhook import webhook
 
 __all__ = [
     "Alert",
+    "ErrorsGrow",
     "LagAbove",
     "LagGrows",
     "MetricsRecorder",
     "NearTimeout",
+    "NoData",
     "Observation",
+    "Stalled",
     "Watch",
     "as_frame",
     "details",
@@ -37,4 +41,5 @@ __all__ = [
     "table",
     "warn",
     "watch",
+    "webhook",
 ]

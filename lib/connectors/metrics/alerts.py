@@ -1,16 +1,18 @@
 """Rules for alerts, which look at each batch of a query, and the alerts that they raise.
 
 A rule is any function of an :class:`Observation` that yields alerts; those here are small classes. A rule is asked after
-each batch. It says the same thing once, and again only after it was over in between.
+each batch, and one with the attribute ``timed`` each second, too: a batch that never ends is told by no batch. It says the
+same thing once, and again only after it was over in between.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core.progress import behind
 from ..ground.errors import Misconfigured, Problem
@@ -21,10 +23,16 @@ _log = logging.getLogger("connectors.metrics")
 
 @dataclass(frozen=True)
 class Observation:
-    """One batch of a query: its progress as Spark tells it, and the ``rows`` of its table as plain values."""
+    """One batch of a query: its progress as Spark tells it, and the ``rows`` of its table as plain values.
+
+    ``busy`` are the seconds that the next batch has been under way, 0 while there is nothing to do; ``quiet`` those since the
+    last batch that had rows, or since the watch began.
+    """
 
     progress: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
+    busy: float = 0.0
+    quiet: float = 0.0
 
     @property
     def query(self) -> str:
@@ -111,7 +119,7 @@ class LagAbove:
     def __post_init__(self) -> None:
         if self.records is None and self.seconds is None:
             raise Misconfigured("metrics.LagAbove", [Problem("records", "missing; give records, seconds or both.")])
-        if isinstance(self.seconds, str):
+        if self.seconds is not None:
             object.__setattr__(self, "seconds", _duration("metrics.LagAbove", "seconds", self.seconds))
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
@@ -138,7 +146,7 @@ class NearTimeout:
     share: float = 0.5
 
     def __post_init__(self) -> None:
-        if isinstance(self.timeout, str):
+        if self.timeout is not None:
             object.__setattr__(self, "timeout", _duration("metrics.NearTimeout", "timeout", self.timeout))
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
@@ -163,22 +171,88 @@ class NearTimeout:
                 yield Alert("near_timeout", batch.query, batch.batch, text, row["component"])
 
 
+@dataclass(frozen=True)
+class Stalled:
+    """Input is there, and its batch has not ended for ``seconds`` ("5 minutes"). A source without input is silent."""
+
+    seconds: float | str = 300.0
+    timed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", _duration("metrics.Stalled", "seconds", self.seconds))
+
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        if batch.busy > float(self.seconds):
+            outages = dict.fromkeys(str(row["waiting_for"]) for row in batch.rows if row["waiting_for"])
+            why = f"; it waits for: {'; '.join(outages)}" if outages else ""
+            yield Alert("stalled", batch.query, batch.batch, f"a batch has been under way for {batch.busy:.0f} s{why}")
+
+
+@dataclass(frozen=True)
+class NoData:
+    """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long."""
+
+    seconds: float | str = 3600.0
+    timed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", _duration("metrics.NoData", "seconds", self.seconds))
+
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        if batch.quiet > float(self.seconds) and not batch.busy:
+            yield Alert("no_data", batch.query, batch.batch, f"no row has come for {batch.quiet:.0f} s")
+
+
+@dataclass
+class ErrorsGrow:
+    """The errors of a component have grown in each of ``batches`` batches in a row, by more than ``floor`` in each."""
+
+    batches: int = 3
+    floor: int = 0
+    _before: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        totals: Counter[str] = Counter()
+        for row in batch.rows:
+            totals[row["component"]] += row["errors"] or 0
+        for component, errors in totals.items():
+            last, times = self._before.get((batch.query, component), (errors, 0))
+            times = times + 1 if errors - last > self.floor else 0
+            self._before[batch.query, component] = (errors, times)
+            if times >= self.batches:
+                text = f"its errors have grown for {times} batches, to {errors:,}"
+                yield Alert("errors_grow", batch.query, batch.batch, text, component)
+
+
 class Watchman:
     """Asks ``rules`` about each batch and tells ``on_alert`` what was not so in the batch before."""
 
     def __init__(self, rules: Sequence[Rule], on_alert: Callable[[Alert], None]) -> None:
         self.rules = tuple(rules)
         self.on_alert = on_alert
-        self._standing: dict[str, set[Any]] = {}
+        self._standing: dict[tuple[str, int], set[Any]] = {}
 
-    def look(self, batch: Observation) -> list[Alert]:
-        """The alerts of this batch, old and new. A rule or callback that fails is one warning, not the query's end."""
-        alerts = [alert for rule in self.rules for alert in _alerts_of(rule, batch)]
-        before = self._standing.get(batch.query, set())
-        self._standing[batch.query] = {_what(alert) for alert in alerts}
-        for alert in alerts:
-            if _what(alert) not in before:
-                _raise(self.on_alert, alert)
+    @property
+    def is_timed(self) -> bool:
+        """True if a rule is asked also while no batch ends."""
+        return any(map(_is_timed, self.rules))
+
+    def look(self, batch: Observation, *, between: bool = False) -> list[Alert]:
+        """The alerts of this batch, old and new; ``between`` batches, those of timed rules.
+
+        A rule or callback that fails is one warning, not the query's end.
+        """
+        alerts = []
+        for number, rule in enumerate(self.rules):
+            if between and not _is_timed(rule):
+                continue
+            before = self._standing.get((batch.query, number), set())
+            now = _alerts_of(rule, batch)
+            self._standing[batch.query, number] = {_what(alert) for alert in now}
+            for alert in now:
+                if _what(alert) not in before:
+                    _raise(self.on_alert, alert)
+            alerts += now
         return alerts
 
 
@@ -186,6 +260,10 @@ def warn(alert: Alert) -> None:
     """The default: a warning in the log ``connectors.metrics``."""
     about = " ".join(filter(None, (alert.component, alert.partition)))
     _log.warning("%s: query %s, batch %d%s: %s", alert.rule, alert.query, alert.batch, about and f", {about}", alert.message)
+
+
+def _is_timed(rule: Rule) -> bool:
+    return bool(getattr(rule, "timed", False))
 
 
 def _what(alert: Alert) -> tuple[str, str, str]:
@@ -207,7 +285,9 @@ def _raise(on_alert: Callable[[Alert], None], alert: Alert) -> None:
         _log.warning("the callback for alerts failed at %r", alert, exc_info=True)
 
 
-def _duration(rule: str, option: str, text: str) -> float:
+def _duration(rule: str, option: str, text: float | str) -> float:
+    if not isinstance(text, str):
+        return float(text)
     try:
         return float(Duration(None).parse(text))
     except ValueError as wrong:

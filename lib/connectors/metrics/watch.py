@@ -11,6 +11,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ground import machine
@@ -21,8 +22,6 @@ from .frame import as_dict, rows_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-
-
 _log = logging.getLogger("connectors.metrics")
 _LATE_SECONDS: Final = 10.0
 """The seconds that ``stop`` waits, at most, for Spark's last events of queries that have ended."""
@@ -30,6 +29,9 @@ _LATE_SECONDS: Final = 10.0
 
 class Listening:
     """A listener of ``spark`` and its thread. A subclass overrides :meth:`observed`."""
+
+    between: float | None = None
+    """Seconds without an event after which :meth:`unobserved` is called; ``None`` for never."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -44,6 +46,9 @@ class Listening:
 
     def observed(self, batch: Observation, state: str) -> None:
         """A batch is done (``running``), or its query is over (``ended``, ``failed``): then the last batch once more."""
+
+    def unobserved(self) -> None:
+        """Nothing has happened for ``between`` seconds."""
 
     def stop(self) -> None:
         """Waits for the last events of queries that have ended, and listens no more. May be called twice."""
@@ -81,13 +86,19 @@ class Listening:
     def _work(self) -> None:
         kind = ""
         while kind != "stop":
-            kind, event = self._events.get()
             try:
-                self.handle(kind, event)
-            except Exception:
-                _log.warning("%s failed; the query goes on", type(self).__name__, exc_info=True)
-            finally:
-                self._events.task_done()
+                kind, event = self._events.get(timeout=self.between)
+            except queue.Empty:
+                self._safely(self.unobserved)
+                continue
+            self._safely(self.handle, kind, event)
+            self._events.task_done()
+
+    def _safely(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception:
+            _log.warning("%s failed; the query goes on", type(self).__name__, exc_info=True)
 
     def handle(self, kind: str, event: Any) -> None:
         """Takes an event of Spark in the thread of its own: a query has ``started``, made ``progress``, or is ``over``."""
@@ -133,9 +144,10 @@ def watch(
     """From now on, shows each batch of every query of ``spark``, and asks ``rules``; ``stop()`` of the result ends that.
 
     In a notebook a table is kept up to date, in a terminal each batch is a line; ``show=False`` shows nothing.
-    ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, or functions of your own; without any,
-    ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it
-    is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.ground.errors.Misconfigured`.
+    ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, :class:`Stalled`, :class:`NoData`,
+    :class:`ErrorsGrow`, or functions of your own; without any, ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each
+    :class:`Alert` once, in a thread of its own: a :func:`webhook`, or a function; by default it is a warning in the log
+    ``connectors.metrics``. Raises :class:`~connectors.ground.errors.Misconfigured`.
     """
     active = tuple(rules) or (LagGrows(), NearTimeout())
     wrong = [repr(rule) for rule in active if isinstance(rule, type) or not callable(rule)]
@@ -151,12 +163,35 @@ class Watch(Listening):
         self.alerts: list[Alert] = []
         self._watchman, self._show = watchman, show
         self._on_alert, watchman.on_alert = watchman.on_alert, self._raised
+        self._busy: dict[str, float] = {}
+        self._fed: dict[str, float] = {}
+        self.between = 1.0 if watchman.is_timed else None
         super().__init__(spark)
 
     def observed(self, batch: Observation, state: str) -> None:
+        now = machine.monotonic()
+        self._busy.pop(batch.query, None)
+        if batch.input_rows or batch.query not in self._fed:
+            self._fed[batch.query] = now
+        batch = replace(batch, quiet=now - self._fed[batch.query])
         alerts = self._watchman.look(batch) if state == "running" else []
+        if state != "running":
+            del self._fed[batch.query]
         if self._show:
             self._show(batch.query, cells(batch, state, alerts))
+
+    def unobserved(self) -> None:
+        for query in self._spark.streams.active:
+            key, now = str(query.id), machine.monotonic()
+            status = query.status
+            if status["isTriggerActive"] and status["isDataAvailable"]:
+                self._busy.setdefault(key, now)
+            else:
+                self._busy.pop(key, None)
+            last = self._last.get(key)
+            progress = last or {"id": key, "runId": str(query.runId), "name": query.name, "batchId": -1, "sources": []}
+            times = {"busy": now - self._busy.get(key, now), "quiet": now - self._fed.setdefault(key, now)}
+            self._watchman.look(Observation(progress, rows_of(key, last), **times), between=True)
 
     def _raised(self, alert: Alert) -> None:
         self.alerts.append(alert)
