@@ -15,7 +15,7 @@ from connectors.ground.errors import ConnectorError, Misconfigured
 
 from .cli_letters import letters
 from .cli_offsets import offsets
-from .cli_systems import COMMANDS, pairs
+from .cli_systems import COMMANDS, echo_json, in_json, pairs
 
 if TYPE_CHECKING:
     from connectors.workbench.doctor import Finding
@@ -124,12 +124,16 @@ def outputs(jobs: tuple[str, ...], target: str | None, variables: tuple[str, ...
 
 @main.command()
 @_target
-def jobs(target: str | None, variables: tuple[str, ...]) -> None:
+@in_json
+def jobs(target: str | None, variables: tuple[str, ...], as_json: bool) -> None:
     """Lists the jobs of this bundle with their tasks, parameters and schedule."""
-    from .bundle.loading import job_list
+    from .bundle.loading import job_facts, job_list
 
     bundle = _bundle(target, variables)
     bundle.findings.enforce("the bundle")
+    if as_json:
+        echo_json(job_facts(bundle))
+        return
     click.echo(job_list(bundle))
 
 
@@ -188,28 +192,43 @@ def destroy(
 @main.group(invoke_without_command=True)
 @_target
 @click.option("--limit", default=20, show_default=True, help="How many, the newest first.")
+@in_json
 @click.pass_context
-def runs(context: click.Context, target: str | None, variables: tuple[str, ...], limit: int) -> None:
+def runs(context: click.Context, target: str | None, variables: tuple[str, ...], limit: int, as_json: bool) -> None:
     """Lists the latest runs of the target's jobs in the workspace."""
     context.obj = (target, variables)
     if context.invoked_subcommand is None:
         from .workspace.commands import list_runs
+        from .workspace.runs import recent
 
-        list_runs(_target_of(target, variables), limit)
+        opened = _target_of(target, variables)
+        if as_json:
+            echo_json(recent(opened, limit))
+            return
+        list_runs(opened, limit)
 
 
 @runs.command("show")
 @click.argument("run", type=int)
 @click.option("--html", is_flag=True, help="Write its page, with the executed notebooks, below runs/.")
 @_target
+@in_json
 @click.pass_obj
 def runs_show(
-    of_group: tuple[str | None, tuple[str, ...]], run: int, html: bool, target: str | None, variables: tuple[str, ...]
-) -> None:
+    of_group: tuple[str | None, tuple[str, ...]], run: int, html: bool, target: str | None, variables: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
     """Shows the RUN of a workspace: its tasks, their states and links, and why one failed."""
     from .workspace.commands import show_run
+    from .workspace.runs import status
 
-    show_run(_target_of(target or of_group[0], (*of_group[1], *variables)), run, html=html)
+    if html and as_json:
+        raise click.UsageError("give one of --html and --json.")
+    opened = _target_of(target or of_group[0], (*of_group[1], *variables))
+    if as_json:
+        echo_json(status(opened.client, run))
+        return
+    show_run(opened, run, html=html)
 
 
 @main.command()
@@ -263,14 +282,18 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
 @click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
 @click.option("--compute", is_flag=True, help="With -t: also try the library and the volumes on what the jobs run on.")
 @click.option("--folder", "folders", multiple=True, help="Only: can a sink or a stateLocation be in this folder, mount or URL?")
+@in_json
 def doctor(
-    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]
+    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...], as_json: bool
 ) -> None:
     """Says what this machine lacks, or with -t what the workspace of that target does. Exit code 1 when a run would fail."""
     findings = []
     for finding in _examined(target, variables, fetch, compute, folders):
-        click.echo(finding)
+        if not as_json:
+            click.echo(finding)
         findings.append(finding)
+    if as_json:
+        echo_json(findings)
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +11,7 @@ import click
 
 from connectors.metrics.words import count
 
-from .cli_systems import json_object, pairs
+from .cli_systems import echo_json, in_json, json_object, pairs
 
 if TYPE_CHECKING:
     import datetime
@@ -47,13 +46,13 @@ def _choice(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @letters.command("list")
 @_choice
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@in_json
 def list_kinds(path: str, as_json: bool, **choice: Any) -> None:
     """Counts the letters in PATH, a deadLetterPath, by kind of error, with the times of the first and the last."""
     folder, chosen = _opened(path, **choice)
     kinds = folder.kinds(chosen)
     if as_json:
-        click.echo(json.dumps([vars(kind) for kind in kinds], indent=2, default=str))
+        echo_json(kinds)
         return
     click.echo("\n".join(line for kind in kinds for line in _kind_lines(kind)) or f"no dead letters in {path}")
 

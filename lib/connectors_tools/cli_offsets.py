@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ import click
 
 from connectors.ground.state import dumps
 
-from .cli_systems import json_object
+from .cli_systems import echo_json, in_json, json_object
 
 if TYPE_CHECKING:
     from connectors.core.epochs import EpochLog
@@ -57,7 +56,7 @@ def _confirmation(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @offsets.command()
 @_place
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@in_json
 def show(
     location: str, storage_options: str, state_location: str | None, source: str | None, as_json: bool
 ) -> None:
@@ -69,7 +68,7 @@ def show(
     sources = () if entry is None else entry.sources if source is None else (entry.source(source),)
     positions = [(offset, _position(offset, state_location, storage)) for offset in sources]
     if as_json:
-        click.echo(json.dumps(_facts(checkpoint, entry, positions), indent=2))
+        echo_json(_facts(checkpoint, entry, positions))
         return
     click.echo("\n".join(_lines(checkpoint, entry, positions)))
 

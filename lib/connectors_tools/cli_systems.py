@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,10 +20,24 @@ _WATCH_SECONDS: Final = 2.0
 _RECENT: Final = 20
 """The number of queries in the list without --all."""
 
+in_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+
+
+def echo_json(value: Any) -> None:
+    """Prints ``value`` as JSON: dataclasses are objects, sets are lists in order, times are ISO 8601."""
+
+    def plain(other: Any) -> Any:
+        if is_dataclass(other) and not isinstance(other, type):
+            return vars(other)
+        return sorted(other) if isinstance(other, frozenset) else str(other)
+
+    click.echo(json.dumps(value, indent=2, default=plain))
+
 
 @click.command()
 @click.option("--markdown", is_flag=True, help="As the README's table.")
-def guarantees(markdown: bool) -> None:
+@in_json
+def guarantees(markdown: bool, as_json: bool) -> None:
     """Prints what each connector guarantees, and under which conditions."""
     import connectors
 
@@ -30,6 +45,9 @@ def guarantees(markdown: bool) -> None:
 
     if markdown:
         click.echo(guarantee_table())
+        return
+    if as_json:
+        echo_json(connectors.guarantees().to_dict("records"))
         return
     rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
     _show_table(("system", "source", "sink", "conditions"), rows)
@@ -51,7 +69,7 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
     if system is None:
         raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
     if as_json:
-        click.echo(json.dumps({kind: option_schema(connector) for kind, connector in connectors_of(system)}, indent=2))
+        echo_json({kind: option_schema(connector) for kind, connector in connectors_of(system)})
         return
     for kind, connector in connectors_of(system):
         (_, own), *shared = option_groups(connector)
@@ -69,22 +87,25 @@ def options(system: str | None, pages: Path | None, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True,
               help=f"Also those of other checkouts, and what is older than the {_RECENT} newest.")  # fmt: skip
 @click.option("--watch", is_flag=True, help="Again every two seconds, until Ctrl-C.")
-def status(everything: bool, watch: bool) -> None:
+@in_json
+def status(everything: bool, watch: bool, as_json: bool) -> None:
     """Lists the queries of this checkout: those that run, then the newest, with their sinks, last commit and lag.
 
     A query is of this checkout if its session works in its folder, which is the nearest one with a databricks.yml, or else the
     current one. Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
     $CONNECTORS_METRICS tell sinks and commits alone.
     """
+    if watch and as_json:
+        raise click.UsageError("give one of --watch and --json.")
     with contextlib.suppress(KeyboardInterrupt):
         while watch:
             click.clear()
             _show_queries(everything=everything)
             time.sleep(_WATCH_SECONDS)
-        _show_queries(everything=everything)
+        _show_queries(everything=everything, as_json=as_json)
 
 
-def _show_queries(*, everything: bool) -> None:
+def _show_queries(*, everything: bool, as_json: bool = False) -> None:
     from connectors.metrics.queries import UNKNOWN, queries_of_machine
 
     from .bundle.configuration import find_root
@@ -97,6 +118,9 @@ def _show_queries(*, everything: bool) -> None:
     queries = [query for query in queries_of_machine() if query.sinks or query.state != UNKNOWN]
     own = [query for query in queries if not query.is_elsewhere(root)]
     shown = queries if everything else own[:_RECENT]
+    if as_json:
+        echo_json(shown)
+        return
     if not shown:
         click.echo(f"no query of {'this machine' if everything else root} has written metrics in the last 7 days")
     for query in shown:
@@ -118,7 +142,8 @@ def ledger() -> None:
 @click.argument("target")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
 @click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
-def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
+@in_json
+def ledger_show(target: str, options: tuple[str, ...], batches: int, as_json: bool) -> None:
     """Shows which batches the sinks have recorded in TARGET, a path or URL.
 
     TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
@@ -128,14 +153,18 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     from connectors.metrics.queries import queries_of_machine
     from connectors.systems import ledgers_in
 
-    from .listing import ledger_lines
+    from .listing import ledger_facts, ledger_lines
 
     contents = ledgers_in(target, pairs("--option", options))
     if not contents:
         raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
     names = {query.query: query.name for query in queries_of_machine()}
-    for content in contents:
-        name, *lines = ledger_lines(content, batches, names)
+    facts = [ledger_facts(content, batches, names) for content in contents]
+    if as_json:
+        echo_json(facts)
+        return
+    for sink in facts:
+        name, *lines = ledger_lines(sink)
         click.secho(name, bold=True)
         click.echo("\n".join(lines))
 
@@ -151,15 +180,14 @@ def files() -> None:
 @click.option("--max-part-size", metavar="SIZE", default="256MB", help="The size of the largest file.")
 def seal(path: str, storage_options: str, max_part_size: str) -> None:
     """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
-    import json
-
     from connectors.ground.options import size
     from connectors.systems.files.rolling import seal_folder
 
+    storage = json_object("--storage-options", storage_options)
     try:
-        storage, largest = json.loads(storage_options), size(max_part_size)
+        largest = size(max_part_size)
     except ValueError as wrong:
-        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
+        raise click.UsageError(f"--max-part-size must be a size such as 256MB; {wrong}") from None
     count = seal_folder(path, storage, largest)
     click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
 

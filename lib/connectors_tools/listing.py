@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from connectors.core.ledger import Entry, LedgerContent, txn_app_id
 from connectors.metrics.history import RUNNING
@@ -45,22 +46,38 @@ def _sink(sink: SinkStanding) -> str:
     return "  ".join(part for part in (system, sink.sink_id, sink.target, ", ".join(facts)) if part)
 
 
-def ledger_lines(content: LedgerContent, newest: int, names: Mapping[str, str]) -> Iterator[str]:
+def ledger_facts(content: LedgerContent, newest: int, names: Mapping[str, str]) -> dict[str, Any]:
     """The sink id, its queries, and the ``newest`` batches of each. ``names`` are those of queries, by their ids."""
-    yield content.sink_id
     by_query: dict[str, list[Entry]] = defaultdict(list)
     for entry in content.entries:
         by_query[entry.query].append(entry)
-    for query, entries in by_query.items():
-        app = txn_app_id(query)
-        name = names.get(query, query)
-        yield f"    query {name}{f' ({query})' if name != query else ''}" if app is None else f"    txnAppId {app}"
-        for entry in sorted(entries, key=lambda entry: -entry.batch)[:newest]:
-            number = f"batch {entry.batch}" if app is None else f"txnVersion {entry.batch}"
-            rows = [] if entry.rows is None else [count(entry.rows, "row")]
-            facts = [number, *rows, *([moment(entry.at)] if entry.at else [])]
-            pending = (query, entry.batch) in content.pending
-            yield f"        {', '.join(facts)}{': decided, not all of it published yet' if pending else ''}"
+    queries = [
+        {
+            "query": query,
+            "name": names.get(query, query),
+            "txnAppId": txn_app_id(query),
+            "batches": [
+                {"batch": entry.batch, "rows": entry.rows, "at": entry.at, "pending": (query, entry.batch) in content.pending}
+                for entry in sorted(entries, key=lambda entry: -entry.batch)[:newest]
+            ],
+        }
+        for query, entries in by_query.items()
+    ]
+    return {"sink_id": content.sink_id, "queries": queries}
+
+
+def ledger_lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What :func:`ledger_facts` gives, as lines."""
+    yield facts["sink_id"]
+    for query in facts["queries"]:
+        name, app = query["name"], query["txnAppId"]
+        shown = f"{name} ({query['query']})" if name != query["query"] else name
+        yield f"    query {shown}" if app is None else f"    txnAppId {app}"
+        for batch in query["batches"]:
+            number = f"batch {batch['batch']}" if app is None else f"txnVersion {batch['batch']}"
+            rows = [] if batch["rows"] is None else [count(batch["rows"], "row")]
+            shown = ", ".join([number, *rows, *([moment(batch["at"])] if batch["at"] else [])])
+            yield f"        {shown}{': decided, not all of it published yet' if batch['pending'] else ''}"
 
 
 def moment(seconds: float) -> str:

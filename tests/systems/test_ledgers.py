@@ -18,7 +18,7 @@ from connectors.core.ledger import Entry, LedgerContent
 from connectors.core.writing import stage
 from connectors.systems import ledgers_in, sink_class
 from connectors_tools.cli import main
-from connectors_tools.listing import ledger_lines
+from connectors_tools.listing import ledger_facts, ledger_lines
 
 ROWS = pa.RecordBatch.from_pylist([{"id": 1}, {"id": 2}])
 
@@ -73,7 +73,7 @@ def test_a_batch_that_is_decided_and_not_published_is_pending(tmp_path: Path) ->
 
 def test_a_query_that_has_run_on_this_machine_is_named(tmp_path: Path) -> None:
     [content] = ledgers_in(str(tmp_path)) if write(folder_sink("files", tmp_path)) else []
-    assert list(ledger_lines(content, 1, {"q": "orders"}))[1].strip() == "query orders (q)"
+    assert list(ledger_lines(ledger_facts(content, 1, {"q": "orders"})))[1].strip() == "query orders (q)"
 
 
 def test_so_many_batches_are_shown_as_are_asked_for(tmp_path: Path) -> None:

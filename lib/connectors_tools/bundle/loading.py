@@ -11,7 +11,7 @@ from connectors.ground.errors import Misconfigured, Problem
 
 from . import model
 from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, read
-from .model import Job, check_permissions, in_order
+from .model import check_permissions, in_order
 from .resources import jobs_in, pipelines_in
 
 
@@ -86,21 +86,34 @@ def _prefix(config: Config) -> str:
     return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""
 
 
-def job_list(bundle: Bundle) -> str:
+def job_facts(bundle: Bundle) -> list[dict[str, Any]]:
     """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started."""
-    return "\n\n".join("\n".join(_job(bundle, job)) for job in bundle.jobs.values()) or "no jobs"
+    return [
+        {
+            "job": job.key,
+            "name": job.name,
+            "tasks": [task.key for task in (job.tasks.values() if job.findings.problems else in_order(job.tasks))],
+            "parameters": dict(job.parameters),
+            "schedule": _schedule(bundle, job.config),
+        }
+        for job in bundle.jobs.values()
+    ]
 
 
-def _job(bundle: Bundle, job: Job) -> Iterator[str]:
-    yield f"{job.key}  ({job.name})"
-    tasks = job.tasks.values() if job.findings.problems else in_order(job.tasks)
-    yield f"  tasks       {', '.join(task.key for task in tasks)}"
-    parameters = ", ".join(f"{name}={default}" for name, default in job.parameters.items())
+def job_list(bundle: Bundle) -> str:
+    """What :func:`job_facts` gives, as a text."""
+    return "\n\n".join("\n".join(_job(facts)) for facts in job_facts(bundle)) or "no jobs"
+
+
+def _job(facts: Mapping[str, Any]) -> Iterator[str]:
+    yield f"{facts['job']}  ({facts['name']})"
+    yield f"  tasks       {', '.join(facts['tasks'])}"
+    parameters = ", ".join(f"{name}={default}" for name, default in facts["parameters"].items())
     yield f"  parameters  {parameters or 'none'}"
-    yield f"  schedule    {_schedule(bundle, job.config)}"
+    yield f"  schedule    {facts['schedule'] or 'none'}"
 
 
-def _schedule(bundle: Bundle, config: dict[str, Any]) -> str:
+def _schedule(bundle: Bundle, config: dict[str, Any]) -> str | None:
     schedule, trigger, continuous = (config.get(name) or {} for name in ("schedule", "trigger", "continuous"))
     if schedule:
         when = f"{schedule.get('quartz_cron_expression')} {schedule.get('timezone_id', '')}".strip()
@@ -109,7 +122,7 @@ def _schedule(bundle: Bundle, config: dict[str, Any]) -> str:
     elif trigger:
         when = "when triggered by " + ", ".join(key for key in trigger if key != "pause_status")
     else:
-        return "none"
+        return None
     status = (schedule or continuous or trigger).get("pause_status")
     paused = status == "PAUSED" or (status is None and bundle.development)
     return f"{when}, paused in target {bundle.target}" if paused else when

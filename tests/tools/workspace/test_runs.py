@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 import threading
@@ -136,6 +137,8 @@ def test_runs_lists_shows_and_cancels(place: Place) -> None:
     listed = place.call("runs").stdout.splitlines()
     assert listed[0].split()[0] == str(number)
     assert [line.split()[-1] for line in listed] == ["RUNNING", "FAILED"]
+    assert [run["state"] for run in json.loads(place.call("runs", "--json").stdout)] == ["RUNNING", "FAILED"]
+    assert [task["key"] for task in json.loads(place.call("runs", "show", str(number), "--json").stdout)["tasks"]] == ["a"]
     shown = place.call("runs", "show", str(number)).stdout
     assert "  day=1" in shown
     assert "  a  RUNNING" in shown

@@ -1,0 +1,63 @@
+"""``--json``: what a command shows, for programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from connectors.core import metrics
+from connectors.core.folder import SinkFolder
+from connectors.core.ledger import Entry, app_query
+from connectors.storage.local import LocalStorage
+from connectors_tools.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown(*arguments: str, code: int = 0) -> Any:
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert result.exit_code == code, result.output
+    return json.loads(result.output)
+
+
+def test_guarantees_are_objects_by_system() -> None:
+    (kafka,) = (row for row in shown("guarantees") if row["system"] == "kafka")
+    assert kafka["sink"] == "exactly-once"
+
+
+def test_jobs_have_their_tasks_and_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    (job,) = (job for job in shown("jobs") if job["job"] == "quickstart")
+    assert {"ingest", "quality"} < set(job["tasks"])
+    assert job["parameters"].keys() >= {"rows"}
+
+
+def test_queries_have_their_state_and_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(metrics.FOLDER, str(tmp_path))
+    metrics.write_note("own-id", {"name": "own", "state": "ended", "ended": 1.0, "folder": str(tmp_path)})
+    (query,) = shown("status", "--all")
+    assert (query["query"], query["name"], query["state"], query["sinks"]) == ("own-id", "own", "ended", [])
+    assert CliRunner().invoke(main, ["status", "--watch", "--json"]).exit_code == 2
+
+
+def test_a_ledger_has_its_queries_and_their_newest_batches(tmp_path: Path) -> None:
+    ledger = SinkFolder(LocalStorage(tmp_path), "orders").ledger()
+    for batch in range(3):
+        ledger.record(Entry("q", batch, rows=10 * batch, at=1.0))
+    ledger.record(Entry(app_query("nightly"), 7, at=2.0))
+    (sink,) = shown("ledger", "show", str(tmp_path), "--batches", "2")
+    assert sink["sink_id"] == "orders"
+    assert {query["txnAppId"]: [batch["batch"] for batch in query["batches"]] for query in sink["queries"]} == {
+        None: [2, 1], "nightly": [7],
+    }  # fmt: skip
+
+
+def test_findings_of_the_doctor_keep_its_exit_code(tmp_path: Path) -> None:
+    (finding,) = shown("doctor", "--folder", str(tmp_path))
+    assert finding["ok"] is True
+    (finding,) = shown("doctor", "--folder", "memory://bucket", code=1)
+    assert finding["ok"] is False
