@@ -6,6 +6,8 @@ import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from importlib import import_module
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -167,9 +169,16 @@ def _credentials(connector: str, values: Values) -> Any:
 
 def _plain_session(connector: str, values: Values) -> Any:
     session = client_library("botocore.session", _INSTALL, connector=connector).Session()
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
     if values["region"] is not None:
         session.set_config_variable("region", values["region"])
     return session
+
+
+@lru_cache(maxsize=4)
+def _models(path: str | None) -> Any:
+    """The services as botocore knows them, in JSON: reading them takes most of the time in which a client is made."""
+    return import_module("botocore.loaders").create_loader(path)
 
 
 def _config(connector: str, seconds: float) -> Any:
@@ -178,7 +187,6 @@ def _config(connector: str, seconds: float) -> Any:
     return config.Config(
         retries=retries, connect_timeout=_CONNECT_SECONDS, read_timeout=seconds, tcp_keepalive=True, max_pool_connections=50
     )
-
 
 
 RECORD_OPTIONS: Final = Options(
