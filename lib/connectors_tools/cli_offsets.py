@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .offsets import Checkpoint, Entry, SourceOffset
 
-_END_SECONDS: Final = 10.0
+_END_SECONDS: Final = 5.0
 """So much later than a query ends its session says so, at most."""
 
 Positions = Sequence[tuple["SourceOffset", Any]]
@@ -138,10 +138,10 @@ def _target(offset: SourceOffset) -> str:
 
 def _refuse_running(query: str) -> None:
     from connectors.metrics.history import RUNNING
-    from connectors.metrics.queries import queries_of_machine
+    from connectors.metrics.queries import standing_of
 
     latest = time.monotonic() + _END_SECONDS
-    while running := next((other for other in queries_of_machine() if other.query == query and other.state == RUNNING), None):
+    while (running := standing_of(query)).state == RUNNING:
         if time.monotonic() > latest:
             raise click.ClickException(f"query {running.name} runs, in process {running.process}. Stop it first.")
         time.sleep(0.2)
@@ -161,12 +161,12 @@ def _lines(checkpoint: Checkpoint, entry: Entry | None, positions: Positions) ->
 
 
 def _heading(checkpoint: Checkpoint, entry: Entry | None) -> str:
-    from connectors.metrics.queries import queries_of_machine
+    from connectors.metrics.queries import standing_of
 
     from .listing import moment
 
-    name = next((query.name for query in queries_of_machine() if query.query == checkpoint.query), "")
-    has_name = name and not checkpoint.query.startswith(name)
+    name = standing_of(checkpoint.query).name
+    has_name = not checkpoint.query.startswith(name)
     title = f"query {name} ({checkpoint.query})" if has_name else f"query {checkpoint.query}"
     return f"{title}: no batch yet" if entry is None else f"{title}: batch {entry.batch}, planned {moment(entry.time)}"
 

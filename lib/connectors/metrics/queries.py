@@ -63,11 +63,12 @@ class QueryStanding:
 
 def queries_of_machine() -> list[QueryStanding]:
     """Every query that has files below ``$CONNECTORS_METRICS``: those that run first, then the newest."""
-    standings = [_standing(query) for query in counted_queries()]
+    standings = [standing_of(query) for query in counted_queries()]
     return sorted(standings, key=lambda query: (query.state != RUNNING, -query.at))
 
 
-def _standing(query: str) -> QueryStanding:
+def standing_of(query: str) -> QueryStanding:
+    """What is known on this machine of one query, by its id; its state is :data:`UNKNOWN` if that is nothing."""
     note = note_of(query)
     progress = note.get("progress")
     rows = rows_of(query, progress)
