@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
@@ -352,3 +353,19 @@ def test_a_sinks_row_that_a_transform_drops_is_no_record(jvm: Jvm, tmp_path: Pat
         records, bad, ends = RecordReader(jvm, properties, tmp_path).records(rows)
         assert ([record.value() for record in records], bad) == (values, [])
         assert ends == {("t", 1): 3 if negate == "false" else 2}
+
+
+@pytest.mark.spark
+def test_an_exception_is_not_taken_for_one_of_sparks_own_jvm(spark: Any, jvm: Jvm) -> None:
+    """PySpark looks for exceptions of all JVMs in its own one, where the id of this one may be that of another object."""
+    def number(java_object: Any) -> int:
+        return int(java_object._target_id.removeprefix("o"))
+
+    kept, others = [jvm.java.java.lang.Object()], []
+    while len(others) < 50 or number(others[-1]) < number(kept[0]) + 50:
+        others.append(spark._jvm.java.lang.ArithmeticException("of Spark"))
+    while number(kept[-1]) < number(others[-50]):
+        kept.append(jvm.java.java.lang.Object())
+    with pytest.raises(Py4JJavaError, match="NumberFormatException") as thrown:
+        jvm.java.java.lang.Integer.parseInt("x")
+    assert number(thrown.value.java_exception) in map(number, others)
