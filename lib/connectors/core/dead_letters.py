@@ -130,9 +130,11 @@ class LetterFile:
     def add(self, letter: Letter) -> None:
         """Takes one letter; columns that it lacks are null."""
         error = str(letter.get("error") or "")
-        shown = error if len(error) <= SHOWN else f"{error[:SHOWN]} … ({len(error)} characters)"
+        if len(error) > SHOWN:  # a letter whose file is rewritten stays as it is
+            end = f" … ({len(error)} characters)"
+            error = f"{error[: SHOWN - len(end)]}{end}"
         at = letter.get("at") or datetime.datetime.now(datetime.timezone.utc)
-        self._rows.append({**letter, "error": shown, "at": at})
+        self._rows.append({**letter, "error": error, "at": at})
         self._bytes += len(letter.get("record") or b"")
         self.count += 1
         if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
