@@ -135,12 +135,13 @@ def _letter_lines(letter: Letter, *, plain: bool) -> Iterator[str]:
     from .listing import moment
 
     yield f"{letter['source']} at {letter['position']}, {moment(letter['at'].timestamp())}"
-    yield f"    {letter['error_class']}: {letter['error']}"
+    yield f"    {letter['error_class']}: {letter['error'] if plain else error_without_values(letter)}"
     for name in ("key", "record"):
         if letter[name] is not None:
             text = letter[name][:_SHOWN].decode(errors="replace")
             yield f"    {name}  {text if plain else _masked(text)}"
 
+    from .letters import error_without_values
 
 def _masked(text: str) -> str:
     """The text with an x for each letter and a 9 for each digit of a value; the names of fields stay."""

@@ -41,6 +41,10 @@ class Filter:
 
     error: str = ""
     source: str = ""
+_NAME: Final = re.compile(r'"[^"\\]*"\s*:')
+"""The name of a field in JSON."""
+_SHORT: Final = 3
+"""A word of so many characters is in most texts: it is one of a record's values if the whole word is."""
     since: datetime.datetime | None = None
     until: datetime.datetime | None = None
 
@@ -131,10 +135,21 @@ class Letters:
         """The kinds of the letters, the most frequent first."""
         kinds: dict[tuple[str, str, str], Kind] = {}
         for _, letter in self.letters(chosen):
-            error = _VARIABLE.sub("…", " ".join(letter["error"].split()))[:_LONGEST_KIND]
+            error = _VARIABLE.sub("…", " ".join(error_without_values(letter).split()))[:_LONGEST_KIND]
             about = (str(letter["source"]), str(letter["error_class"]), error)
             kind = kinds.setdefault(about, Kind(*about, 0, letter["at"], letter["at"]))
             kind.count += 1
+def error_without_values(letter: Letter) -> str:
+    """The error of a letter, with … for each word that is in a value of its record or key."""
+    text = " ".join(_NAME.sub(" ", (letter[name] or b"").decode(errors="replace")) for name in ("key", "record"))
+    words = set(re.findall(r"\w+", text))
+
+    def is_value(word: str) -> bool:
+        return word in words or (len(word) > _SHORT and word in text)
+
+    return re.sub(r"\w+", lambda match: "…" if is_value(match[0]) else match[0], str(letter["error"]))
+
+
             kind.first, kind.last = min(kind.first, letter["at"]), max(kind.last, letter["at"])
         return sorted(kinds.values(), key=lambda kind: (-kind.count, kind.first))
 

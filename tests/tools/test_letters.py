@@ -87,6 +87,19 @@ def test_values_are_masked_unless_asked_for(tmp_path: Path) -> None:
     assert "Bern" in letters("show", tmp_path, "--plain").output
 
 
+def test_values_in_errors_are_masked_too(tmp_path: Path) -> None:
+    found = SourceLetters("connectors.kafka", LocalStorage(tmp_path))
+    for number, name in enumerate(["anna@example.org", "bo@example.org", "Johannes-Maximilian"]):
+        record = json.dumps({"id": name, "note": "a number"}).encode()
+        found.add(str(number), "ValueError", f"field id: must be a bigint; got '{name[:16]}...'", record)
+    found.put(_Part(0))
+    for command in ("list", "show"):
+        output = letters(command, tmp_path).output
+        assert "must be" in output
+        assert not [word for word in ("anna", "bo", "example", "Johannes", "Maxim") if word in output]
+    assert "got 'anna@example.org...'" in letters("show", tmp_path, "--plain").output
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
