@@ -100,6 +100,10 @@ def test_values_in_errors_are_masked_too(tmp_path: Path) -> None:
     assert "got 'anna@example.org...'" in letters("show", tmp_path, "--plain").output
 
 
+def test_a_limit_is_a_number_from_1_on(tmp_path: Path) -> None:
+    assert "--limit" in letters("show", tmp_path, "--limit", "-1", code=2).output
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
