@@ -23,12 +23,14 @@ import pyarrow as pa
 from connectors.core.dead_letters import DEAD_LETTERS, Letter, letter_key, letters_left, remove_letters
 from connectors.ground.errors import Fatal, Misconfigured, Problem, StateError
 from connectors.ground.state import digest
-from connectors.storage.location import checked_storage
+from connectors.storage.location import checked_storage, options_for
 
 if TYPE_CHECKING:
     import datetime
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from connectors.core.sink import Sink
 
 _COMMAND: Final = "connectors letters"
 _STATE: Final = ".letters"
@@ -102,16 +104,27 @@ class Target:
 
     def write(self, rows: DataFrame, app: str, version: int, folder: str, storage_options: Mapping[str, Any]) -> None:
         """Writes the rows as the batch ``version`` of ``app``. What the sink refuses is a letter in ``folder``."""
-        from connectors.systems import all_systems
+        options = {"txnAppId": app, "txnVersion": str(version), **self._options(folder, storage_options)}
+        name = self._class().name
+        rows.write.format(name if name == "delta" else f"connectors.{name}").options(**options).mode("append").save()
 
-        _, sink = all_systems().get(self.sink, (None, None))
-        options = {"txnAppId": app, "txnVersion": str(version), **self.options}
-        if sink is not None and sink.known_options().knows("errors") and "errors" not in self.options:
+    def check(self, columns: pa.Schema, folder: str, storage_options: Mapping[str, Any]) -> None:
+        """Raises :class:`Misconfigured` for a sink that there is none, and for options and columns that it does not take."""
+        if (kind := self._class()).name != "delta":  # which is Spark's own here, with options of its own
+            kind.of(self._options(folder, storage_options)).refuse_frame(columns, placed=False)
+
+    def _class(self) -> type[Sink]:
+        from connectors.systems import sink_class
+
+        return sink_class(self.sink)
+
+    def _options(self, folder: str, storage_options: Mapping[str, Any]) -> dict[str, str]:
+        options: dict[str, str] = {}
+        if self._class().known_options().knows("errors") and "errors" not in self.options:
             options |= {"errors": "deadLetter", "deadLetterPath": folder}
-            if storage_options and "storageOptions" not in self.options:
-                options["storageOptions"] = json.dumps({folder: storage_options})
-        name = self.sink if self.sink == "delta" else f"connectors.{self.sink}"
-        rows.write.format(name).options(**options).mode("append").save()
+            if storage_options:
+                options["storageOptions"] = json.dumps({folder: dict(options_for(folder, storage_options))})
+        return {**options, **self.options}
 
     def fingerprint(self) -> str:
         """A digest of what becomes of a letter; options may be mended while a send is unfinished."""
@@ -170,7 +183,8 @@ class Letters:
         """Removes letters for good and returns how many. Raises :class:`Misconfigured` while a send is unfinished."""
         number, plan = self._last_plan()
         if plan:
-            raise _refused("PATH", f"has a send that was interrupted, its part {number}. Call send again first.")
+            way_out = "Call send again first; or, to forget it, send --anew with an --error that no letter has."
+            raise _refused("PATH", f"has a send that was interrupted, its part {number}. {way_out}")
         count = 0
         for name, letters in itertools.groupby(self.letters(chosen), key=lambda letter: letter[0]):
             count += remove_letters(self.storage, name, {letter_key(letter) for _, letter in letters})
@@ -187,8 +201,10 @@ class Letters:
         number, count = self._finish(spark, to, anew=anew)
         while keys := self._part(chosen, names):
             rows, size = to.rows(self._frame(spark, keys)), sum(map(len, keys.values()))
-            if (made := rows.toArrow().num_rows) != size:
-                raise _refused("--select", f"makes {made} rows of {size} letters, and must make one of each.")
+            table = rows.toArrow()
+            if table.num_rows != size:
+                raise _refused("--select", f"makes {table.num_rows} rows of {size} letters, and must make one of each.")
+            to.check(table.schema, self.location, self.storage_options)
             number += 1
             plan = {"target": to.fingerprint(), "sink": to.sink, "app": app, "letters": keys}
             if not self.storage.put_if_absent(self._plan(number), json.dumps(plan).encode()):

@@ -352,3 +352,32 @@ def test_letters_by_a_clock_ahead_are_sent(spark: Any, tmp_path: Path, monkeypat
     found.add("orders-0-0", "Poison", "comma", b'{"id":1,}', at=ahead)
     found.put(_Part(0))
     assert Letters(str(folder)).send(spark, COMMA, target(out)) == 1
+
+
+@pytest.mark.spark
+def test_options_and_columns_are_checked_before_anything_is_planned(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.workbench.session", lambda: spark)
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+    path, line = ["--option", f"path={out}"], ["--select", "string(record) AS value"]
+    for arguments, code, message in [
+        (["kafak"], 2, 'did you mean "kafka"'),
+        (["file_stream", *line], 2, "path"),
+        (["file_stream", *line, "--option", "pth=1", *path], 2, "pth"),
+        (["file_stream", *path], 2, 'takes one column "value"'),
+        (["file_stream", *path, "--select", "nothing AS value"], 1, "Error: [UNRESOLVED_COLUMN"),
+        (["file_stream", *path, "--schema", "id int", "--select", "string(id) AS value"], 1, "Error: "),
+    ]:
+        assert message in letters("send", folder, "--to", *arguments, code=code).output
+    letters("send", folder, "--to", "connectors.file_stream", *path, *line)
+    assert lines(out) == sorted(record.decode() for record in DAMAGED)
+
+
+def test_storage_options_by_location_reach_the_letters_of_the_sink() -> None:
+    options = {"path": "/out"}
+    value = pa.schema([("value", pa.string())])
+    login = {"key": "a", "secret": "b"}
+    for storage_options in (login, {"s3://bucket": login}):
+        Target("file_stream", options).check(value, "s3://bucket/letters", storage_options)
