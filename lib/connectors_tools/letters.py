@@ -28,7 +28,7 @@ from connectors.storage.location import checked_storage, options_for
 if TYPE_CHECKING:
     import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from connectors.core.sink import Sink
 
@@ -93,13 +93,21 @@ class Target:
         """The rows that the sink gets. Raises what Spark does for a record that is not of the schema."""
         from pyspark.sql import functions as f
 
+        def unless(wrong: Column, text: str, value: Column) -> Column:
+            return f.when(wrong, f.raise_error(f.concat(f.lit(f"{text}: "), "position"))).otherwise(value)
+
         if self.value:
-            letters = letters.withColumn("record", f.expr(self.value).cast("binary"))
+            value = f.expr(self.value).cast("binary")
+            is_lost = value.isNull() & f.col("record").isNotNull()
+            letters = letters.withColumn("record", unless(is_lost, "--value makes NULL of a record", value))
         default = ["key", "record AS value", "headers", "timestamp"]
         if self.schema:
-            row = f.from_json(f.col("record").cast("string"), self.schema, {"mode": "FAILFAST"})
-            letters = letters.select("*", row.alias("row")).select("*", "row.*")
-            default = ["row.*"]
+            text = f.col("record").cast("string")
+            row = f.from_json(text, self.schema, {"mode": "FAILFAST"})
+            length = f.json_array_length(f.concat(f.lit("["), text, f.lit("]")))  # from_json leaves out what comes behind
+            row = unless(~length.eqNullSafe(1), "a record is not one JSON object, as --schema says", row)
+            letters = letters.select("*", row.alias("_row")).select("*", "_row.*")
+            default = ["_row.*"]
         return letters.selectExpr(*(self.select or default))
 
     def write(self, rows: DataFrame, app: str, version: int, folder: str, storage_options: Mapping[str, Any]) -> None:

@@ -199,7 +199,7 @@ def test_what_cannot_be_sent_stays(spark: Any, tmp_path: Path) -> None:
     opened = Letters(str(folder))
     with pytest.raises(Misconfigured, match="makes 2 rows of 3 letters"):
         opened.send(spark, Filter(), target(out, select=["explode(filter(array(string(record)), x -> x LIKE '{%')) AS value"]))
-    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+    with pytest.raises(Exception, match="one JSON object"):
         opened.send(spark, Filter(), target(out, schema="id int, city string", select=["city AS value"]))
     with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
         opened.send(spark, Filter(), target(out, select=["nothing AS value"]))
@@ -373,6 +373,29 @@ def test_options_and_columns_are_checked_before_anything_is_planned(
         assert message in letters("send", folder, "--to", *arguments, code=code).output
     letters("send", folder, "--to", "connectors.file_stream", *path, *line)
     assert lines(out) == sorted(record.decode() for record in DAMAGED)
+
+
+@pytest.mark.spark
+def test_a_record_is_sent_whole_or_stays(spark: Any, tmp_path: Path) -> None:
+    row = {"value": "", "schema": "row int", "select": ["string(row) AS value"]}
+    for number, record in enumerate([None, b"", b" ", b'{"row":1}{"row":2}', b'{"row":1} and more']):
+        folder = tmp_path / f"letters-{number}"
+        put(folder, records=[] if record is None else [record])
+        if record is None:
+            found = SourceLetters("connectors.kafka", LocalStorage(folder))
+            found.add("orders-0-0", "Poison", "no value", None)
+            found.put(_Part(0))
+        with pytest.raises(Exception, match="one JSON object"):
+            Letters(str(folder)).send(spark, Filter(), target(tmp_path / "out", **row))
+        assert records(folder) == [record]
+    lost = target(tmp_path / "out", value="get_json_object(string(record), '$.nothing')")
+    with pytest.raises(Exception, match="NULL of a record"):
+        Letters(str(tmp_path / "letters-3")).send(spark, Filter(), lost)
+    put(tmp_path / "letters", records=[b'{"row":1}'])
+    Letters(str(tmp_path / "letters")).send(spark, Filter(), target(tmp_path / "out", **row))
+    frame = spark.createDataFrame([("p", b'{"row":1}')], "position string, record binary")
+    assert Target("delta", schema="row int").rows(frame).collect() == [(1,)]
+    assert lines(tmp_path / "out") == ["1"]
 
 
 def test_storage_options_by_location_reach_the_letters_of_the_sink() -> None:
