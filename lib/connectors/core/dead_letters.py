@@ -197,14 +197,15 @@ def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
     What counts are records of the removal, put if absent: a replay, another process that rewrites the file late, and a power
     failure bring nothing back. Then the file is rewritten, for its other readers. It stays, also without letters.
     """
-    letters = ((letter_key(letter), letter["position"]) for letter in letters_left(storage, name))
-    removal = sorted((key, position) for key, position in letters if key in keys)
-    for start in range(0, len(removal), _REMOVAL):
-        part = dict(removal[start : start + _REMOVAL])
-        storage.put_if_absent(f"{_REMOVED}/{name}/{digest(*part, length=24)}", dumps(part).encode())
-    rest = LetterFile()
+    removal, rest = [], LetterFile()
     for letter in letters_left(storage, name):
-        rest.add(letter)
+        if (key := letter_key(letter)) in keys:
+            removal.append((key, letter["position"]))
+        else:
+            rest.add(letter)
+    for start in range(0, len(removal), _REMOVAL):
+        part = dict(sorted(removal[start : start + _REMOVAL]))
+        storage.put_if_absent(f"{_REMOVED}/{name}/{digest(*part, length=24)}", dumps(part).encode())
     storage.replace(name, rest.content(), durable=True)
     return len(removal)
 
