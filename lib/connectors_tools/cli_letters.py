@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from connectors.ground.messages import message_in
 from connectors.metrics.words import count
 
 from .cli_systems import echo_json, in_json, json_object, pairs
@@ -24,6 +25,8 @@ _TIME: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%
 _VALUE: Final = re.compile(r'"[^"\\]*"\s*:|\w')
 """The name of a field, or a character of a value."""
 _SHOWN: Final = 500
+_CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]+\] ")
+"""The name of an error of Spark, before its text."""
 
 
 @click.group()
@@ -59,7 +62,7 @@ def list_kinds(path: str, as_json: bool, **choice: Any) -> None:
 
 @letters.command()
 @_choice
-@click.option("--limit", default=5, show_default=True, help="How many.")
+@click.option("--limit", type=click.IntRange(min=1), default=5, show_default=True, help="How many.")
 @click.option("--plain", is_flag=True, help="With the values of the records, which are masked otherwise.")
 def show(path: str, limit: int, plain: bool, **choice: Any) -> None:
     """Shows some letters in PATH. Of the values it shows how they look, such as "xxxx@xxxx.xx"."""
@@ -87,16 +90,22 @@ def send(
     A sink that is exactly-once has each of them once. What it refuses is a letter in PATH again, with the new error.
     """
     from connectors import workbench
+    from connectors.spark.session import errors_of_spark
 
     from .letters import Target
 
     folder, chosen = _opened(path, **choice)
     to = Target(sink, pairs("--option", options), value, schema, select)
     spark = workbench.session()
-    if dry_run:
-        folder.rows(spark, chosen, to).show(truncate=80)
-        return
-    click.echo(f"sent: {count(folder.send(spark, chosen, to, anew=anew), 'dead letter')}")
+    try:
+        if dry_run:
+            folder.rows(spark, chosen, to).show(truncate=80)
+            return
+        click.echo(f"sent: {count(folder.send(spark, chosen, to, anew=anew), 'dead letter')}")
+    except errors_of_spark() as error:
+        text = str(error)
+        condition = _CONDITION.search(text)  # an error of a task is told behind the stack of the call that waited for it
+        raise click.ClickException(message_in(text[condition.start() :] if condition else text)) from None
 
 
 @letters.command()
@@ -131,10 +140,11 @@ def _kind_lines(kind: Kind) -> Iterator[str]:
 
 
 def _letter_lines(letter: Letter, *, plain: bool) -> Iterator[str]:
+    from .letters import error_without_values
     from .listing import moment
 
     yield f"{letter['source']} at {letter['position']}, {moment(letter['at'].timestamp())}"
-    yield f"    {letter['error_class']}: {letter['error']}"
+    yield f"    {letter['error_class']}: {letter['error'] if plain else error_without_values(letter)}"
     for name in ("key", "record"):
         if letter[name] is not None:
             text = letter[name][:_SHOWN].decode(errors="replace")

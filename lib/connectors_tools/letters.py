@@ -2,27 +2,35 @@
 
 A send goes in parts. A part is planned in ``.letters/<number>`` of the folder, written by ``df.write`` with this number as
 ``txnVersion``, and only then taken out of the letter files. Whatever dies, the next call carries the part through: a sink
-that is exactly-once has each letter once.
+that is exactly-once has each letter once. Each send is a ``txnAppId`` of its own: a folder that is restored from a copy has
+numbers that the sink has seen.
 """
 
 from __future__ import annotations
 
-import datetime
+import contextlib
+import itertools
 import json
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.dead_letters import DEAD_LETTERS, Letter, letter_key, letters_in, remove_letters
+import pyarrow as pa
+
+from connectors.core.dead_letters import DEAD_LETTERS, Letter, letter_key, letters_left, remove_letters
 from connectors.ground.errors import Fatal, Misconfigured, Problem, StateError
 from connectors.ground.state import digest
-from connectors.storage.location import checked_storage
+from connectors.storage.location import checked_storage, options_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import datetime
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from connectors.core.sink import Sink
 
 _COMMAND: Final = "connectors letters"
 _STATE: Final = ".letters"
@@ -33,6 +41,10 @@ _PART_BYTES: Final = 64 << 20
 _VARIABLE: Final = re.compile(r"\b(?=\w*\d)\w+\b")
 """A word with a digit: what differs between errors of one kind."""
 _LONGEST_KIND: Final = 160
+_NAME: Final = re.compile(r'"[^"\\]*"\s*:')
+"""The name of a field in JSON."""
+_SHORT: Final = 3
+"""A word of so many characters is in most texts: it is one of a record's values if the whole word is."""
 
 
 @dataclass(frozen=True)
@@ -81,31 +93,61 @@ class Target:
         """The rows that the sink gets. Raises what Spark does for a record that is not of the schema."""
         from pyspark.sql import functions as f
 
+        def unless(wrong: Column, text: str, value: Column) -> Column:
+            return f.when(wrong, f.raise_error(f.concat(f.lit(f"{text}: "), "position"))).otherwise(value)
+
         if self.value:
-            letters = letters.withColumn("record", f.expr(self.value).cast("binary"))
+            value = f.expr(self.value).cast("binary")
+            is_lost = value.isNull() & f.col("record").isNotNull()
+            letters = letters.withColumn("record", unless(is_lost, "--value makes NULL of a record", value))
         default = ["key", "record AS value", "headers", "timestamp"]
         if self.schema:
-            row = f.from_json(f.col("record").cast("string"), self.schema, {"mode": "FAILFAST"})
-            letters = letters.select("*", row.alias("row")).select("*", "row.*")
-            default = ["row.*"]
+            text = f.col("record").cast("string")
+            row = f.from_json(text, self.schema, {"mode": "FAILFAST"})
+            length = f.json_array_length(f.concat(f.lit("["), text, f.lit("]")))  # from_json leaves out what comes behind
+            row = unless(~length.eqNullSafe(1), "a record is not one JSON object, as --schema says", row)
+            letters = letters.select("*", row.alias("_row")).select("*", "_row.*")
+            default = ["_row.*"]
         return letters.selectExpr(*(self.select or default))
 
     def write(self, rows: DataFrame, app: str, version: int, folder: str, storage_options: Mapping[str, Any]) -> None:
         """Writes the rows as the batch ``version`` of ``app``. What the sink refuses is a letter in ``folder``."""
-        from connectors.systems import all_systems
+        options = {"txnAppId": app, "txnVersion": str(version), **self._options(folder, storage_options)}
+        name = self._class().name
+        rows.write.format(name if name == "delta" else f"connectors.{name}").options(**options).mode("append").save()
 
-        _, sink = all_systems().get(self.sink, (None, None))
-        options = {"txnAppId": app, "txnVersion": str(version), **self.options}
-        if sink is not None and sink.known_options().knows("errors") and "errors" not in self.options:
+    def check(self, columns: pa.Schema, folder: str, storage_options: Mapping[str, Any]) -> None:
+        """Raises :class:`Misconfigured` for a sink that there is none, and for options and columns that it does not take."""
+        if (kind := self._class()).name != "delta":  # which is Spark's own here, with options of its own
+            kind.of(self._options(folder, storage_options)).refuse_frame(columns, placed=False)
+
+    def _class(self) -> type[Sink]:
+        from connectors.systems import sink_class
+
+        return sink_class(self.sink)
+
+    def _options(self, folder: str, storage_options: Mapping[str, Any]) -> dict[str, str]:
+        options: dict[str, str] = {}
+        if self._class().known_options().knows("errors") and "errors" not in self.options:
             options |= {"errors": "deadLetter", "deadLetterPath": folder}
-            if storage_options and "storageOptions" not in self.options:
-                options["storageOptions"] = json.dumps({folder: storage_options})
-        name = self.sink if self.sink == "delta" else f"connectors.{self.sink}"
-        rows.write.format(name).options(**options).mode("append").save()
+            if storage_options:
+                options["storageOptions"] = json.dumps({folder: dict(options_for(folder, storage_options))})
+        return {**options, **self.options}
 
     def fingerprint(self) -> str:
         """A digest of what becomes of a letter; options may be mended while a send is unfinished."""
         return digest(self.sink, self.value, self.schema, list(self.select))
+
+
+def error_without_values(letter: Letter) -> str:
+    """The error of a letter, with … for each word that is in a value of its record or key."""
+    text = " ".join(_NAME.sub(" ", (letter[name] or b"").decode(errors="replace")) for name in ("key", "record"))
+    words = set(re.findall(r"\w+", text))
+
+    def is_value(word: str) -> bool:
+        return word in words or (len(word) > _SHORT and word in text)
+
+    return re.sub(r"\w+", lambda match: "…" if is_value(match[0]) else match[0], str(letter["error"]))
 
 
 class Letters:
@@ -116,22 +158,29 @@ class Letters:
         self.storage_options = storage_options or {}
         self.storage = checked_storage(_COMMAND, "PATH", location, self.storage_options)
 
-    def letters(self, chosen: Filter) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The letters that ``chosen`` takes, each with the name of its file, by the names. Raises :class:`StateError`."""
-        for name in sorted(name for name in self.storage.names() if name.endswith(".parquet")):
-            with self.storage.open(name) as file:
-                for letter in letters_in(file):
+    def letters(self, chosen: Filter, names: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The letters that ``chosen`` takes, each with the name of its file, of all files or those of ``names``, in order.
+
+        Raises :class:`StateError` for a file that has something else.
+        """
+        way_out = "give the folder that is the deadLetterPath of a source or sink, which has nothing else"
+        for name in self._files() if names is None else names:
+            try:
+                for letter in letters_left(self.storage, name):
                     if not letter.keys() >= set(DEAD_LETTERS.names):
-                        way_out = "give the folder that is the deadLetterPath of a source or sink, which has nothing else"
                         raise StateError(f"{name} in {self.location} has no dead letters", way_out=way_out)
                     if chosen(letter):
                         yield name, letter
+            except FileNotFoundError:  # it was deleted since the folder was listed
+                continue
+            except pa.ArrowInvalid as wrong:
+                raise StateError(f"{name} in {self.location} is no file of Parquet: {wrong}", way_out=way_out) from None
 
     def kinds(self, chosen: Filter) -> list[Kind]:
         """The kinds of the letters, the most frequent first."""
         kinds: dict[tuple[str, str, str], Kind] = {}
         for _, letter in self.letters(chosen):
-            error = _VARIABLE.sub("…", " ".join(letter["error"].split()))[:_LONGEST_KIND]
+            error = _VARIABLE.sub("…", " ".join(error_without_values(letter).split()))[:_LONGEST_KIND]
             about = (str(letter["source"]), str(letter["error_class"]), error)
             kind = kinds.setdefault(about, Kind(*about, 0, letter["at"], letter["at"]))
             kind.count += 1
@@ -142,11 +191,12 @@ class Letters:
         """Removes letters for good and returns how many. Raises :class:`Misconfigured` while a send is unfinished."""
         number, plan = self._last_plan()
         if plan:
-            raise _refused("PATH", f"has a send that was interrupted, its part {number}. Call send again first.")
-        keys: dict[str, set[bytes]] = defaultdict(set)
-        for name, letter in self.letters(chosen):
-            keys[name].add(letter_key(letter))
-        return sum(remove_letters(self.storage, name, of_file) for name, of_file in keys.items())
+            way_out = "Call send again first; or, to forget it, send --anew with an --error that no letter has."
+            raise _refused("PATH", f"has a send that was interrupted, its part {number}. {way_out}")
+        count = 0
+        for name, letters in itertools.groupby(self.letters(chosen), key=lambda letter: letter[0]):
+            count += remove_letters(self.storage, name, {letter_key(letter) for _, letter in letters})
+        return count
 
     def send(self, spark: SparkSession, chosen: Filter, to: Target, *, anew: bool = False) -> int:
         """Sends letters, takes each out of its file when it is written, and returns how many it took out.
@@ -155,49 +205,55 @@ class Letters:
         may be written again. A letter that the sink refuses is a letter once, with the new error. Raises
         :class:`Misconfigured` where the earlier send went elsewhere.
         """
-        count = self._finish(spark, to, anew=anew)
-        now = datetime.datetime.now(datetime.timezone.utc)
-        until = now if chosen.until is None else min(chosen.until, now)  # what the sink refuses now stays
-        chosen = replace(chosen, until=until)
-        while keys := self._part(chosen):
+        names, app = self._files(), f"letters-{uuid.uuid4().hex}"  # the letters that the sink refuses come in other files
+        number, count = self._finish(spark, to, anew=anew)
+        while keys := self._part(chosen, names):
             rows, size = to.rows(self._frame(spark, keys)), sum(map(len, keys.values()))
-            if (made := rows.toArrow().num_rows) != size:
-                raise _refused("--select", f"makes {made} rows of {size} letters, and must make one of each.")
-            number = self._last_plan()[0] + 1
-            plan = {"target": to.fingerprint(), "sink": to.sink, "letters": keys}
+            table = rows.toArrow()
+            if table.num_rows != size:
+                raise _refused("--select", f"makes {table.num_rows} rows of {size} letters, and must make one of each.")
+            to.check(table.schema, self.location, self.storage_options)
+            number += 1
+            plan = {"target": to.fingerprint(), "sink": to.sink, "app": app, "letters": keys}
             if not self.storage.put_if_absent(self._plan(number), json.dumps(plan).encode()):
                 raise Fatal(f"another process sends letters of {self.location}", way_out="call this again when it has ended")
             self._write(rows, number, plan, to)
             count += size
         return count
 
-    def _finish(self, spark: SparkSession, to: Target, *, anew: bool) -> int:
-        """Carries through the part that a send has left behind, if there is one, and returns how many letters it has."""
+    def _finish(self, spark: SparkSession, to: Target, *, anew: bool) -> tuple[int, int]:
+        """Carries through the part that a send has left behind, if there is one.
+
+        Returns the number of the last part, and how many letters it had if it was left behind.
+        """
         number, plan = self._last_plan()
         if not plan:
-            return 0
+            return number, 0
         if plan.get("written"):
             self._remove(number, plan)
         elif anew:
             self.storage.replace(self._plan(number), b"{}", durable=True)
-            return 0
+            return number, 0
         elif plan["target"] != to.fingerprint():
             text = f"sends them otherwise than the send to {plan['sink']} that was interrupted. Call that again"
             raise _refused("--to", f"{text}; or give --anew, and what it has written may be there twice.")
         else:
             self._write(to.rows(self._frame(spark, plan["letters"])), number, plan, to)
-        return sum(map(len, plan["letters"].values()))
+        return number, sum(map(len, plan["letters"].values()))
 
     def rows(self, spark: SparkSession, chosen: Filter, to: Target) -> DataFrame:
         """The rows that the first part of a send would have."""
-        return to.rows(self._frame(spark, self._part(chosen)))
+        return to.rows(self._frame(spark, self._part(chosen, self._files())))
 
-    def _part(self, chosen: Filter) -> dict[str, list[str]]:
-        """The keys of letters for one part, by their files; as text."""
+    def _files(self) -> list[str]:
+        return sorted(name for name in self.storage.names() if name.endswith(".parquet"))
+
+    def _part(self, chosen: Filter, names: Iterable[str]) -> dict[str, list[str]]:
+        """The keys of letters for one part, by their files."""
         part: dict[str, list[str]] = defaultdict(list)
         rows = size = 0
-        for name, letter in self.letters(chosen):
-            part[name].append(letter_key(letter).hex())
+        for name, letter in self.letters(chosen, names):
+            part[name].append(letter_key(letter))
             rows, size = rows + 1, size + len(letter["record"] or b"")
             if rows >= _PART_ROWS or size >= _PART_BYTES:
                 break
@@ -205,7 +261,7 @@ class Letters:
 
     def _write(self, rows: DataFrame, number: int, plan: Mapping[str, Any], to: Target) -> None:
         """Writes the rows of a part and removes its letters."""
-        to.write(rows, self._app(), number, self.location, self.storage_options)
+        to.write(rows, plan["app"], number, self.location, self.storage_options)
         plan = {**plan, "written": True}
         self.storage.replace(self._plan(number), json.dumps(plan).encode(), durable=True)
         self._remove(number, plan)
@@ -213,17 +269,15 @@ class Letters:
     def _remove(self, number: int, plan: Mapping[str, Any]) -> None:
         """Takes the letters of a part that is written out of their files, and notes that nothing is left to do."""
         for name, keys in plan["letters"].items():
-            remove_letters(self.storage, name, {bytes.fromhex(key) for key in keys})
+            with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
+                remove_letters(self.storage, name, set(keys))
         self.storage.replace(self._plan(number), b"{}", durable=True)
 
     def _frame(self, spark: SparkSession, keys: Mapping[str, Sequence[str]]) -> DataFrame:
-        import pyarrow as pa
-
         rows = []
         for name, of_file in keys.items():
-            with self.storage.open(name) as file:
-                wanted = set(of_file)
-                rows += [letter for letter in letters_in(file) if letter_key(letter).hex() in wanted]
+            part = set(of_file)
+            rows += [letter for _, letter in self.letters(Filter(), [name]) if letter_key(letter) in part]
         return spark.createDataFrame(pa.Table.from_pylist(rows, DEAD_LETTERS))
 
     def _last_plan(self) -> tuple[int, dict[str, Any]]:
@@ -234,11 +288,6 @@ class Letters:
     @staticmethod
     def _plan(number: int) -> str:
         return f"{_STATE}/{number}"
-
-    def _app(self) -> str:
-        """The ``txnAppId`` of this folder's sends, which it keeps when it is moved."""
-        self.storage.put_if_absent(f"{_STATE}/id", uuid.uuid4().hex.encode())
-        return f"letters-{self.storage.read(f'{_STATE}/id').decode()}"
 
 
 def _refused(option: str, text: str) -> Misconfigured:

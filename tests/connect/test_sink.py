@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.connect import RecordConverter, RetriableException, Schema, SchemaException
+from connectors.connect.connector import TopicPartition
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import DeadLetter
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
@@ -24,6 +25,7 @@ from connectors.ground.errors import Fatal
 from connectors.spark.measure import count_commit
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.sink import sink_rows
+from connectors_tools.letters import Filter, Letters
 
 from . import file_connectors, sinks
 from .sinks import TARGETS, Target
@@ -194,6 +196,19 @@ def test_two_attempts_at_once_set_a_row_aside_once(tmp_path: Path) -> None:
         assert box is not None
         box.put([DeadLetter("t", 0, offset, None, None, [], None, "TASK_PUT", "", "", "") for offset in offsets])
     assert write.letters() == [1, 2, 3, 4]
+
+
+def test_a_letter_that_was_removed_stays_the_letter_of_its_row(tmp_path: Path) -> None:
+    write = PlacedWrite(tmp_path)
+    write.target.refuses = {3}
+    batch = Batch(write.sink.sink_id(), "query", 0)
+    box = write.sink.placed_letters(batch)
+    assert box is not None
+    box.put([DeadLetter("t", 0, offset, None, None, [], None, "TASK_PUT", "", "", "") for offset in (1, 2)])
+    Letters(str(tmp_path)).drop(Filter())
+    replay = write.sink.placed_letters(batch)
+    assert replay is not None
+    assert replay.offsets(TopicPartition("t", 0)) == {1, 2}
 
 
 def test_a_row_that_a_task_reports_again_since_its_call_is_tried_again_is_one_letter(tmp_path: Path) -> None:

@@ -191,6 +191,9 @@ class TestMemory:
         (letter,) = letters_in(letters.content())
         assert len(letter["error"]) < SHOWN + 50
         assert letter["error"].endswith("(300000 characters)")
+        again = LetterFile()
+        again.add(letter)  # its file is rewritten
+        assert list(letters_in(again.content())) == [letter]
 
 
 def letter_file(*records: str) -> LetterFile:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import random
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from connectors.core.dead_letters import SourceLetters, letters_in
 from connectors.core.source import Split
-from connectors.ground.errors import Misconfigured
+from connectors.ground.errors import Fatal, Misconfigured
 from connectors.storage.local import LocalStorage
+from connectors.testing.forgetful_disk import ForgetfulDisk
 from connectors_tools.cli import main
 from connectors_tools.letters import Filter, Letters, Target
 
@@ -87,11 +93,27 @@ def test_values_are_masked_unless_asked_for(tmp_path: Path) -> None:
     assert "Bern" in letters("show", tmp_path, "--plain").output
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def test_values_in_errors_are_masked_too(tmp_path: Path) -> None:
+    found = SourceLetters("connectors.kafka", LocalStorage(tmp_path))
+    for number, name in enumerate(["anna@example.org", "bo@example.org", "Johannes-Maximilian"]):
+        record = json.dumps({"id": name, "note": "a number"}).encode()
+        found.add(str(number), "ValueError", f"field id: must be a bigint; got '{name[:16]}...'", record)
+    found.put(_Part(0))
+    for command in ("list", "show"):
+        output = letters(command, tmp_path).output
+        assert "must be" in output
+        assert not [word for word in ("anna", "bo", "example", "Johannes", "Maxim") if word in output]
+    assert "got 'anna@example.org...'" in letters("show", tmp_path, "--plain").output
 
+
+def test_a_limit_is_a_number_from_1_on(tmp_path: Path) -> None:
+    assert "--limit" in letters("show", tmp_path, "--limit", "-1", code=2).output
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "orders.parquet")
+    assert "orders.parquet" in letters("list", tmp_path, code=1).output
+    (tmp_path / "orders.parquet").write_bytes(b"")
     assert "orders.parquet" in letters("list", tmp_path, code=1).output
 
 
@@ -107,6 +129,10 @@ def test_a_replay_does_not_bring_back_what_was_dropped(tmp_path: Path) -> None:
     assert records(tmp_path) == [b"new"]
     put(tmp_path, records=[*DAMAGED, b"new"])
     assert records(tmp_path) == [b"new"]
+
+
+def _die(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 class _DyingStorage(LocalStorage):
@@ -147,7 +173,7 @@ def test_a_send_that_dies_anywhere_delivers_each_letter_once(spark: Any, tmp_pat
         Letters(str(folder)).send(spark, COMMA, target(out))
         assert lines(out) == ['{"id":1,"city":"Bern"}', '{"id":2,"city":"Rome"}', '{"id":3}']
         assert records(folder) == [b"neither"]
-    assert deaths == 6  # before the plan, the id, the note that it is written, two files, the note that it is done
+    assert deaths == 7  # before the plan, the note that it is written, a record of what is removed and the file twice, the end
 
 
 @pytest.mark.spark
@@ -173,7 +199,7 @@ def test_what_cannot_be_sent_stays(spark: Any, tmp_path: Path) -> None:
     opened = Letters(str(folder))
     with pytest.raises(Misconfigured, match="makes 2 rows of 3 letters"):
         opened.send(spark, Filter(), target(out, select=["explode(filter(array(string(record)), x -> x LIKE '{%')) AS value"]))
-    with pytest.raises(Exception, match="MALFORMED_RECORD"):
+    with pytest.raises(Exception, match="one JSON object"):
         opened.send(spark, Filter(), target(out, schema="id int, city string", select=["city AS value"]))
     with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
         opened.send(spark, Filter(), target(out, select=["nothing AS value"]))
@@ -186,10 +212,9 @@ def test_what_cannot_be_sent_stays(spark: Any, tmp_path: Path) -> None:
 def test_an_interrupted_send_is_not_sent_elsewhere(spark: Any, tmp_path: Path) -> None:
     folder, out = tmp_path / "letters", tmp_path / "out"
     put(folder)
-    opened = Letters(str(folder))
-    opened.storage = _DyingStorage(folder, 1)
-    with contextlib.suppress(KeyboardInterrupt):
-        opened.send(spark, COMMA, target(out))
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Target, "write", _die)
+        Letters(str(folder)).send(spark, COMMA, target(out))
     assert "interrupted" in letters("drop", folder, "--yes", code=2).output
     with pytest.raises(Misconfigured, match="--anew"):
         Letters(str(folder)).send(spark, COMMA, target(out, value=""))
@@ -217,3 +242,165 @@ def test_a_send_goes_in_parts(spark: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert lines(tmp_path / "out") == [f'{{"id":{number}}}' for number in range(5)]
     with LocalStorage(tmp_path / "letters").open(next(path.name for path in (tmp_path / "letters").glob("*.parquet"))) as file:
         assert list(letters_in(file)) == []
+
+
+def test_what_is_dropped_is_gone_also_after_a_power_failure(tmp_path: Path) -> None:
+    for seed in range(20):
+        folder = tmp_path / f"letters-{seed}"
+        put(folder)
+        disk = ForgetfulDisk(folder, tmp_path / f"journal-{seed}")
+        disk.start()
+        disk.run(lambda folder=folder: Letters(str(folder)).drop(COMMA))  # type: ignore[misc]
+        disk.fail(random.Random(seed))
+        assert records(folder) == [b"neither"]
+        put(folder)
+        assert records(folder) == [b"neither"]
+
+
+class _LateStorage(LocalStorage):
+    """Lets ``others`` work between the time when a letter file was read and the time when it is replaced."""
+
+    def __init__(self, folder: Path, others: Callable[[], object]) -> None:
+        super().__init__(folder)
+        self.others: Callable[[], object] | None = others
+
+    def replace(self, name: str, content: Any, *, durable: bool = False) -> None:
+        if name.endswith(".parquet") and self.others:
+            others, self.others = self.others, None
+            others()
+        super().replace(name, content, durable=durable)
+
+
+@pytest.mark.spark
+def test_a_file_that_another_process_rewrites_late_brings_nothing_back(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors_tools.letters._PART_ROWS", 2)
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder, records=[b'{"id":%d,}' % number for number in range(5)])
+    opened = Letters(str(folder))
+    opened.storage = _LateStorage(folder, lambda: Letters(str(folder)).send(spark, Filter(), target(out)))
+    opened.send(spark, Filter(), target(out))
+    Letters(str(folder)).send(spark, Filter(), target(out))
+    assert lines(out) == [f'{{"id":{number}}}' for number in range(5)]
+
+
+@dataclass(frozen=True)
+class _LateTarget(Target):
+    """Lets another sender plan its part after this one has read the letters of its own."""
+
+    others: Callable[[], object] = print
+
+    def rows(self, letters: Any) -> Any:
+        self.others()
+        return super().rows(letters)
+
+
+@pytest.mark.spark
+def test_two_senders_do_not_plan_the_same_letters(spark: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+
+    def plan_and_die() -> None:
+        opened = Letters(str(folder))
+        opened.storage = _DyingStorage(folder, 1)
+        with contextlib.suppress(KeyboardInterrupt):
+            opened.send(spark, COMMA, target(out))
+
+    to = target(out)
+    late = _LateTarget(to.sink, to.options, to.value, to.schema, to.select, plan_and_die)
+    with pytest.raises(Fatal, match="another process"):
+        Letters(str(folder)).send(spark, COMMA, late)
+    assert Letters(str(folder)).send(spark, COMMA, to) == 2
+    assert lines(out) == ['{"id":1,"city":"Bern"}', '{"id":2,"city":"Rome"}']
+
+
+@pytest.mark.spark
+def test_a_letter_file_that_is_deleted_stops_nothing(spark: Any, tmp_path: Path) -> None:
+    for deaths in (1, 3):  # before the note that the part is written, and after it
+        folder, out = tmp_path / f"letters-{deaths}", tmp_path / f"out-{deaths}"
+        put(folder)
+        opened = Letters(str(folder))
+        opened.storage = _DyingStorage(folder, deaths)
+        with contextlib.suppress(KeyboardInterrupt):
+            opened.send(spark, COMMA, target(out))
+        next(folder.glob("*.parquet")).unlink()
+        put(folder, 1, [b'{"id":3,}'])
+        Letters(str(folder)).send(spark, COMMA, target(out))
+        assert lines(out)[-1] == '{"id":3}'
+        assert records(folder) == []
+
+
+@pytest.mark.spark
+def test_a_folder_that_is_restored_from_a_copy_sends_what_is_new(spark: Any, tmp_path: Path) -> None:
+    folder, copy, out = (tmp_path / name for name in ("letters", "copy", "out"))
+    put(folder, 0, [b'{"id":0,}'])
+    Letters(str(folder)).send(spark, COMMA, target(out))
+    shutil.copytree(folder, copy)
+    put(folder, 1, [b'{"id":1,}'])
+    Letters(str(folder)).send(spark, COMMA, target(out))
+    put(copy, 2, [b'{"id":2,}'])
+    assert Letters(str(copy)).send(spark, COMMA, target(out)) == 1
+    assert lines(out) == [f'{{"id":{number}}}' for number in range(3)]
+
+
+@pytest.mark.spark
+def test_letters_by_a_clock_ahead_are_sent(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    ahead = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
+    found = SourceLetters("connectors.kafka", LocalStorage(folder))
+    found.add("orders-0-0", "Poison", "comma", b'{"id":1,}', at=ahead)
+    found.put(_Part(0))
+    assert Letters(str(folder)).send(spark, COMMA, target(out)) == 1
+
+
+@pytest.mark.spark
+def test_options_and_columns_are_checked_before_anything_is_planned(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.workbench.session", lambda: spark)
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder)
+    path, line = ["--option", f"path={out}"], ["--select", "string(record) AS value"]
+    for arguments, code, message in [
+        (["kafak"], 2, 'did you mean "kafka"'),
+        (["file_stream", *line], 2, "path"),
+        (["file_stream", *line, "--option", "pth=1", *path], 2, "pth"),
+        (["file_stream", *path], 2, 'takes one column "value"'),
+        (["file_stream", *path, "--select", "nothing AS value"], 1, "Error: [UNRESOLVED_COLUMN"),
+        (["file_stream", *path, "--schema", "id int", "--select", "string(id) AS value"], 1, "Error: "),
+    ]:
+        assert message in letters("send", folder, "--to", *arguments, code=code).output
+    letters("send", folder, "--to", "connectors.file_stream", *path, *line)
+    assert lines(out) == sorted(record.decode() for record in DAMAGED)
+
+
+@pytest.mark.spark
+def test_a_record_is_sent_whole_or_stays(spark: Any, tmp_path: Path) -> None:
+    row = {"value": "", "schema": "row int", "select": ["string(row) AS value"]}
+    for number, record in enumerate([None, b"", b" ", b'{"row":1}{"row":2}', b'{"row":1} and more']):
+        folder = tmp_path / f"letters-{number}"
+        put(folder, records=[] if record is None else [record])
+        if record is None:
+            found = SourceLetters("connectors.kafka", LocalStorage(folder))
+            found.add("orders-0-0", "Poison", "no value", None)
+            found.put(_Part(0))
+        with pytest.raises(Exception, match="one JSON object"):
+            Letters(str(folder)).send(spark, Filter(), target(tmp_path / "out", **row))
+        assert records(folder) == [record]
+    lost = target(tmp_path / "out", value="get_json_object(string(record), '$.nothing')")
+    with pytest.raises(Exception, match="NULL of a record"):
+        Letters(str(tmp_path / "letters-3")).send(spark, Filter(), lost)
+    put(tmp_path / "letters", records=[b'{"row":1}'])
+    Letters(str(tmp_path / "letters")).send(spark, Filter(), target(tmp_path / "out", **row))
+    frame = spark.createDataFrame([("p", b'{"row":1}')], "position string, record binary")
+    assert Target("delta", schema="row int").rows(frame).collect() == [(1,)]
+    assert lines(tmp_path / "out") == ["1"]
+
+
+def test_storage_options_by_location_reach_the_letters_of_the_sink() -> None:
+    options = {"path": "/out"}
+    value = pa.schema([("value", pa.string())])
+    login = {"key": "a", "secret": "b"}
+    for storage_options in (login, {"s3://bucket": login}):
+        Target("file_stream", options).check(value, "s3://bucket/letters", storage_options)

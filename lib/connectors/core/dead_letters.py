@@ -6,6 +6,7 @@ of a sink appear with the commit of their batch, once, also when the batch is re
     <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
     <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    dead letters of a task attempt
     <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is committed
+    <deadLetterPath>/.letters/removed/<file>/<digest>                 letters of a file that were removed, by their keys
 
 A row of a sink is *bad* when it can never be written: a value that breaks a constraint, a record that is too large. An outage
 is not the fault of a row and never ends here.
@@ -21,7 +22,7 @@ import json
 import math
 import posixpath
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any, BinaryIO, Final
 from urllib.parse import quote, unquote
@@ -87,9 +88,11 @@ STAGING_SECONDS: Final = 7 * 86400.0
 SHOWN: Final = 2000
 """So many characters of an error are kept in a letter: some databases put a whole statement into it."""
 _KEY: Final = 16
-"""The bytes of a letter's key."""
-_REMOVED: Final = "connectors.removed"
-"""The metadata of a letter file that has the keys of letters which were removed."""
+"""The bytes of a letter's key, which is hexadecimal."""
+_REMOVED: Final = ".letters/removed"
+"""The folder of the records of removals, where no reader of Parquet looks."""
+_REMOVAL: Final = 10_000
+"""One record of a removal has so many letters at most."""
 _ROWS: Final = 1000
 _BYTES: Final = 4 << 20
 """A row group of a letter file has so many rows, or bytes of records, at most: what is kept in memory."""
@@ -113,14 +116,10 @@ Letter = Mapping[str, Any]
 
 
 class LetterFile:
-    """Letters on their way into a Parquet file, of which a part is in memory and the rest in a temporary file.
+    """Letters on their way into a Parquet file, of which a part is in memory and the rest in a temporary file."""
 
-    ``removed`` are the keys of letters that the file had: a replay that finds it does not bring these again.
-    """
-
-    def __init__(self, removed: Iterable[bytes] = ()) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self._removed = "".join(sorted(key.hex() for key in removed))
         self._file: BinaryIO = spooled()
         self._sink: Any = None
         self._writer: Any = None
@@ -130,9 +129,11 @@ class LetterFile:
     def add(self, letter: Letter) -> None:
         """Takes one letter; columns that it lacks are null."""
         error = str(letter.get("error") or "")
-        shown = error if len(error) <= SHOWN else f"{error[:SHOWN]} … ({len(error)} characters)"
+        if len(error) > SHOWN:  # a letter whose file is rewritten stays as it is
+            end = f" … ({len(error)} characters)"
+            error = f"{error[: SHOWN - len(end)]}{end}"
         at = letter.get("at") or datetime.datetime.now(datetime.timezone.utc)
-        self._rows.append({**letter, "error": shown, "at": at})
+        self._rows.append({**letter, "error": error, "at": at})
         self._bytes += len(letter.get("record") or b"")
         self.count += 1
         if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
@@ -154,50 +155,59 @@ class LetterFile:
 
         if self._writer is None:
             self._sink = pa.PythonFile(self._file, mode="w")
-            schema = DEAD_LETTERS.with_metadata({_REMOVED: self._removed}) if self._removed else DEAD_LETTERS
-            self._writer = pq.ParquetWriter(self._sink, schema)
+            self._writer = pq.ParquetWriter(self._sink, DEAD_LETTERS)
         self._writer.write_table(pa.Table.from_pylist(self._rows, DEAD_LETTERS))
         self._rows, self._bytes = [], 0
 
 
 def letters_in(file: Any) -> Iterator[dict[str, Any]]:
     """The letters of an open file, one by one."""
-    for rows in _parquet(file).iter_batches(batch_size=_ROWS):
+    import pyarrow.parquet as pq
+
+    source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
+    for rows in pq.ParquetFile(source).iter_batches(batch_size=_ROWS):
         yield from rows.to_pylist()
 
 
-def letter_key(letter: Letter) -> bytes:
+def letter_key(letter: Letter) -> str:
     """A digest by which letters are compared, without time and the words of the error, which may differ in another version."""
     place = dumps([letter["position"], letter["error_class"]]).encode()
-    return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=_KEY).digest()
+    return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=_KEY).hexdigest()
 
 
-def remove_letters(storage: Storage, name: str, keys: Set[bytes]) -> int:
-    """Takes the letters of ``keys`` out of a file, in one step, and returns how many. The file stays, also without letters:
-    a replay that finds it does not bring them again."""
+def letters_left(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
+    """The letters of a file that were not removed. Raises ``FileNotFoundError``."""
+    removed = {key for key, _ in removed_letters(storage, name)}
     with storage.open(name) as file:
-        known = set(_keys(file))
-        rest = LetterFile(known & keys | _removed(file))
         for letter in letters_in(file):
-            if letter_key(letter) not in keys:
-                rest.add(letter)
-    if count := len(known & keys):
-        storage.replace(name, rest.content(), durable=True)
-    return count
+            if not removed or letter_key(letter) not in removed:
+                yield letter
 
 
-def _parquet(file: Any) -> Any:
-    import pyarrow.parquet as pq
+def removed_letters(storage: Storage, name: str) -> Iterator[tuple[str, str]]:
+    """The keys and positions of the letters that were removed from a file."""
+    folder = f"{_REMOVED}/{name}"
+    for removal in storage.names(folder):
+        yield from json.loads(storage.read(f"{folder}/{removal}")).items()
 
-    file.seek(0)
-    return pq.ParquetFile(file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r"))
 
+def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
+    """Removes the letters of ``keys`` from a file, as far as it has them, and returns how many.
 
-def _removed(file: Any) -> set[bytes]:
-    """The keys of the letters that an open file had."""
-    text = (_parquet(file).schema_arrow.metadata or {}).get(_REMOVED.encode(), b"")
-    joined = bytes.fromhex(text.decode())
-    return {joined[start : start + _KEY] for start in range(0, len(joined), _KEY)}
+    What counts are records of the removal, put if absent: a replay, another process that rewrites the file late, and a power
+    failure bring nothing back. Then the file is rewritten, for its other readers. It stays, also without letters.
+    """
+    removal, rest = [], LetterFile()
+    for letter in letters_left(storage, name):
+        if (key := letter_key(letter)) in keys:
+            removal.append((key, letter["position"]))
+        else:
+            rest.add(letter)
+    for start in range(0, len(removal), _REMOVAL):
+        part = dict(sorted(removal[start : start + _REMOVAL]))
+        storage.put_if_absent(f"{_REMOVED}/{name}/{digest(*part, length=24)}", dumps(part).encode())
+    storage.replace(name, rest.content(), durable=True)
+    return len(removal)
 
 
 class SourceLetters:
@@ -237,22 +247,22 @@ class SourceLetters:
                 others = [other for other in self.storage.names() if other.startswith(f"{name}-")]
                 rest = _without(rest, set().union(*map(self._known, others)))
             if rest.count:
-                own = digest(*sorted(key.hex() for key in _keys(rest.content())))
+                own = digest(*sorted(_keys(rest.content())))
                 self.storage.put_if_absent(f"{name}-{own}.parquet", rest.content())
         self._letters, self._places = None, array("Q")
 
-    def _known(self, name: str) -> set[bytes]:
+    def _known(self, name: str) -> set[str]:
         """The keys of the letters that a file has or had; none if there is no such file."""
         with contextlib.suppress(FileNotFoundError), self.storage.open(name) as file:
-            return {*_keys(file), *_removed(file)}
+            return {*_keys(file), *(key for key, _ in removed_letters(self.storage, name))}
         return set()
 
 
-def _keys(file: Any) -> Iterator[bytes]:
+def _keys(file: Any) -> Iterator[str]:
     return map(letter_key, letters_in(file))
 
 
-def _without(letters: LetterFile, known: set[bytes]) -> LetterFile:
+def _without(letters: LetterFile, known: set[str]) -> LetterFile:
     """The letters that are not ``known``."""
     rest = LetterFile()
     for letter in letters_in(letters.content()):
