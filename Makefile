@@ -42,9 +42,11 @@ $(VENV)/.ready-with-java: $(VENV)/.ready
 run: $(READY)
 	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
 
+# A test that hangs for a quarter of an hour ends its process, and is named; the longest takes two minutes.
 test: $(READY)
 	@$(MAKE) --no-print-directory -j2 check fetch
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+		-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 soak: fetch
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -239,6 +239,8 @@ def test_a_batch_that_hangs_is_told_while_it_does_and_a_quiet_source_only_by_a_r
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "1").write_text("a\n")
     alerts: list[metrics.Alert] = []
+    other = spark.readStream.format("rate").load().writeStream.format("noop").trigger(processingTime="200 milliseconds")
+    other = other.option("checkpointLocation", f"{folder}/other").start()  # its batches end all the time
     with metrics.watch(spark, rules=[metrics.Stalled(2), metrics.NoData(4)], on_alert=alerts.append, show=False):
         rows = spark.readStream.format("text").load(f"{folder}/in")
         writer = rows.writeStream.foreachBatch(hang_at_the_second).option("checkpointLocation", f"{folder}/checkpoint")
@@ -252,5 +254,7 @@ def test_a_batch_that_hangs_is_told_while_it_does_and_a_quiet_source_only_by_a_r
             (tmp_path / "go-on").touch()
             wait_until(lambda: len(alerts) > 2, 60)
             assert [alert.rule for alert in alerts] == ["no_data", "stalled", "no_data"]
+            assert {alert.query for alert in alerts} == {str(query.id)}
         finally:
             query.stop()
+            other.stop()

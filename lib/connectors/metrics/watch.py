@@ -11,6 +11,7 @@ import queue
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,7 +32,7 @@ class Listening:
     """A listener of ``spark`` and its thread. A subclass overrides :meth:`observed`."""
 
     between: float | None = None
-    """Seconds without an event after which :meth:`unobserved` is called; ``None`` for never."""
+    """The seconds between two calls of :meth:`between_batches`, about; ``None`` for none."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -47,8 +48,8 @@ class Listening:
     def observed(self, batch: Observation, state: str) -> None:
         """A batch is done (``running``), or its query is over (``ended``, ``failed``): then the last batch once more."""
 
-    def unobserved(self) -> None:
-        """Nothing has happened for ``between`` seconds."""
+    def between_batches(self) -> None:
+        """Called again and again, whether a batch has ended or not."""
 
     def stop(self) -> None:
         """Waits for the last events of queries that have ended, and listens no more. May be called twice."""
@@ -84,15 +85,15 @@ class Listening:
             machine.sleep(0.02)
 
     def _work(self) -> None:
-        kind = ""
+        kind, last = "", machine.monotonic()
         while kind != "stop":
-            try:
+            with suppress(queue.Empty):
                 kind, event = self._events.get(timeout=self.between)
-            except queue.Empty:
-                self._safely(self.unobserved)
-                continue
-            self._safely(self.handle, kind, event)
-            self._events.task_done()
+                self._safely(self.handle, kind, event)
+                self._events.task_done()
+            if self.between is not None and kind != "stop" and machine.monotonic() - last >= self.between:
+                self._safely(self.between_batches)
+                last = machine.monotonic()
 
     def _safely(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -180,7 +181,7 @@ class Watch(Listening):
         if self._show:
             self._show(batch.query, cells(batch, state, alerts))
 
-    def unobserved(self) -> None:
+    def between_batches(self) -> None:
         for query in self._spark.streams.active:
             key, now = str(query.id), machine.monotonic()
             status = query.status
