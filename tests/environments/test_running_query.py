@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,9 @@ from pyspark.sql.connect.session import SparkSession
 import connectors
 from connectors.core.batch import Batch
 from connectors.ground.errors import Misconfigured
-from connectors.spark.execution import offsets_of, running_query
+from connectors.spark.execution import execution_behind, offsets_of, running_query
 from connectors.spark.foreach_batch import ForeachBatch
+from connectors.spark.query_watch import SparkRun
 
 CLONES = "spark.sql.connect.streaming.foreachBatch.useClonedSession"
 
@@ -136,3 +138,20 @@ def test_an_offset_log_of_a_form_that_is_not_known_does_not_stop_a_query() -> No
     entry = Entry(getClass=lambda: SimpleNamespace(getSimpleName=lambda: "OffsetTree"))
     log = SimpleNamespace(get=lambda batch: SimpleNamespace(isDefined=lambda: True, get=lambda: entry))
     assert offsets_of(SimpleNamespace(offsetLog=lambda: log), 3) is None
+
+
+@pytest.mark.spark
+def test_a_run_that_ends_says_how(spark: Any, tmp_path: Path) -> None:
+    def break_at_the_first(rows: Any, batch: int) -> None:
+        raise ValueError("the batch is not wanted")
+
+    states = []
+    for number, write in enumerate((break_at_the_first, lambda rows, batch: rows.count())):
+        rows = spark.readStream.format("connectors.sequence").option("end", 10).load()
+        writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / str(number)))
+        query = writer.trigger(availableNow=True).start()
+        run = SparkRun(execution_behind(query))
+        while (state := run.wait(1)) == "running":
+            pass
+        states.append(state)
+    assert states == ["failed", "ended"]

@@ -158,11 +158,11 @@ def _plans(frame: DataFrame, query: str) -> list[Any]:
 
 def ended(execution: Any, seconds: float) -> str:
     """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
-    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import StreamingQueryException
 
     try:
         over = execution.awaitTermination(max(1, round(seconds * 1000)))
-    except Py4JJavaError:  # it throws what the query died of
+    except StreamingQueryException:  # it throws what the query died of
         return "failed"
     return "ended" if over else "running"
 
