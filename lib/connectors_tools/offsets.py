@@ -300,7 +300,7 @@ class Checkpoint:
         return self.entry(committed)
 
     def move(self, entry: Entry, to: SourceOffset) -> None:
-        """Lets the source of ``to`` go on there, behind ``entry``, which :meth:`movable` has given.
+        """Lets the source of ``to`` go on there, behind ``entry``, the one of :meth:`movable`.
 
         Raises :class:`Misconfigured` as that, or if the query runs.
         """

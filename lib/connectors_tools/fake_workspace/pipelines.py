@@ -95,7 +95,7 @@ def _check(body: Mapping[str, Any]) -> None:
     if not all(isinstance(value, str) for value in body.get("configuration", {}).values()):
         raise _invalid("The values of configuration must be texts.")
     if "." in str(body.get("target", "")) or (body.get("target") and body.get("schema")):
-        raise _invalid("Exactly one of schema or target must be given, and target is no name with a period.")
+        raise _invalid("The pipeline needs one of schema and target, and target is no name with a period.")
     if body.get("serverless") and body.get("clusters"):
         raise _invalid("Cluster settings cannot be provided for a serverless pipeline.")
 
