@@ -22,6 +22,7 @@ import json
 import math
 import posixpath
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from decimal import Decimal
 from typing import Any, BinaryIO, Final
@@ -240,32 +241,38 @@ class SourceLetters:
         if len(first) < len(places):  # the emitter saw some records twice
             letters = _only(letters, set(first.tolist()))
         short = self.source.removeprefix("connectors.")
-        name = f"{short}-{digest(split, length=24)}"
-        if not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
-            rest = _without(letters, self._known(f"{name}.parquet"))
-            if rest.count:  # other replays put their letters into files whose names begin alike
-                others = [other for other in self.storage.names() if other.startswith(f"{name}-")]
-                rest = _without(rest, set().union(*map(self._known, others)))
-            if rest.count:
-                own = digest(*sorted(_keys(rest.content())))
-                self.storage.put_if_absent(f"{name}-{own}.parquet", rest.content())
+        _put_new(self.storage, f"{short}-{digest(split, length=24)}", letters)
         self._letters, self._places = None, array("Q")
 
-    def _known(self, name: str) -> set[str]:
-        """The keys of the letters that a file has or had; none if there is no such file."""
-        with contextlib.suppress(FileNotFoundError), self.storage.open(name) as file:
-            return {*_keys(file), *(key for key, _ in removed_letters(self.storage, name))}
-        return set()
+
+def _put_new(storage: Storage, name: str, letters: LetterFile) -> None:
+    """Puts letters into the file ``name``, or those that it never had into a file of their own."""
+    if storage.put_if_absent(f"{name}.parquet", letters.content()):
+        return
+    rest = _without(letters.content(), _known(storage, f"{name}.parquet"))
+    if rest.count:  # other replays put their letters into files whose names begin alike
+        others = [other for other in storage.names() if other.startswith(f"{name}-")]
+        rest = _without(rest.content(), {key for other in others for key in _known(storage, other)})
+    if rest.count:
+        own = digest(*sorted(_keys(rest.content())))
+        storage.put_if_absent(f"{name}-{own}.parquet", rest.content())
+
+
+def _known(storage: Storage, name: str) -> set[str]:
+    """The keys of the letters that a file has or had; none if there is no such file."""
+    with contextlib.suppress(FileNotFoundError), storage.open(name) as file:
+        return {*_keys(file), *(key for key, _ in removed_letters(storage, name))}
+    return set()
 
 
 def _keys(file: Any) -> Iterator[str]:
     return map(letter_key, letters_in(file))
 
 
-def _without(letters: LetterFile, known: set[str]) -> LetterFile:
-    """The letters that are not ``known``."""
+def _without(content: Any, known: Set[str]) -> LetterFile:
+    """The letters of an open file that are not ``known``."""
     rest = LetterFile()
-    for letter in letters_in(letters.content()):
+    for letter in letters_in(content):
         if letter_key(letter) not in known:
             rest.add(letter)
     return rest
@@ -281,7 +288,10 @@ def _only(letters: LetterFile, numbers: set[int]) -> LetterFile:
 
 
 class SinkLetters:
-    """The dead letters of one sink. ``repeats`` where its batches are not recorded, so that a replay writes them again."""
+    """The dead letters of one sink.
+
+    ``repeats`` where its batches are not recorded, so that a replay writes them again: it adds the letters that are new.
+    """
 
     def __init__(self, storage: Storage, sink: str, sink_id: str, *, repeats: bool = False) -> None:
         self.storage = storage
@@ -300,10 +310,16 @@ class SinkLetters:
     def decide(self, batch: Batch, staged: Sequence[str]) -> None:
         """Joins the ``staged`` letters of tasks and driver; they replace those of an earlier try."""
         ready, letters = self._ready(batch.query, batch.number), LetterFile()
+        equal: Counter[str] = Counter()
         for name in filter(None, staged):
             with self.storage.open(self._staged(name)) as file:
                 for letter in letters_in(file):
-                    position = {"query": batch.query, "batch": batch.number, "n": letters.count}
+                    number = letters.count
+                    if self.repeats:  # a replay may have other letters too, and in another order
+                        content = letter_key({**letter, "position": None})
+                        number = equal[content]
+                        equal[content] += 1
+                    position = {"query": batch.query, "batch": batch.number, "n": number}
                     letters.add({**letter, "source": batch.sink_id, "position": dumps(position)})
         if letters.count:
             self.storage.replace(ready, letters.content())
@@ -313,11 +329,13 @@ class SinkLetters:
 
     def publish(self, batch: Batch, staged: Sequence[str] = ()) -> None:
         """``batch`` is committed: its dead letters appear, if they have not before."""
-        ready, final = self._ready(batch.query, batch.number), f"{self.sink}-{batch.file_id()}.parquet"
+        ready, name = self._ready(batch.query, batch.number), f"{self.sink}-{batch.file_id()}"
+        final = f"{name}.parquet"
         if self.storage.size(ready) is not None:
             if self.repeats:
-                self.storage.delete(final)
-            if self.storage.size(final) is not None:  # another run of the query was faster with the batch
+                with self.storage.open(ready) as file:
+                    _put_new(self.storage, name, _without(file, set()))
+            if self.storage.size(final) is not None:  # perhaps another run of the query was faster with the batch
                 self.storage.delete(ready)
             elif self.folder.publish(ready, final):
                 self.folder.sync_names([final])
