@@ -9,7 +9,6 @@ numbers that the sink has seen.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import re
 import uuid
@@ -194,8 +193,10 @@ class Letters:
             way_out = "Call send again first; or, to forget it, send --anew with an --error that no letter has."
             raise _refused("PATH", f"has a send that was interrupted, its part {number}. {way_out}")
         count = 0
-        for name, letters in itertools.groupby(self.letters(chosen), key=lambda letter: letter[0]):
-            count += remove_letters(self.storage, name, {letter_key(letter) for _, letter in letters})
+        for name in self._files():
+            keys = {letter_key(letter) for _, letter in self.letters(chosen, [name])}
+            with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
+                count += remove_letters(self.storage, name, keys)
         return count
 
     def send(self, spark: SparkSession, chosen: Filter, to: Target, *, anew: bool = False) -> int:

@@ -313,6 +313,20 @@ def test_a_file_that_another_process_rewrites_late_brings_nothing_back(
     assert lines(out) == [f'{{"id":{number}}}' for number in range(5)]
 
 
+def test_other_readers_see_what_is_left_also_when_two_rewrite_a_file_or_one_dies(tmp_path: Path) -> None:
+    put(tmp_path)
+    opened = Letters(str(tmp_path))
+    opened.storage = _LateStorage(tmp_path, lambda: Letters(str(tmp_path)).drop(Filter(error="at all")))
+    assert opened.drop(COMMA) == 2
+    assert pq.read_table(tmp_path).num_rows == 0
+    put(tmp_path, 1)
+    opened.storage = _DyingStorage(tmp_path, 1)  # the record of the removal is there, and the file is as before
+    with contextlib.suppress(KeyboardInterrupt):
+        opened.drop(COMMA)
+    assert Letters(str(tmp_path)).drop(COMMA) == 0
+    assert pq.read_table(tmp_path)["record"].to_pylist() == [b"neither"]
+
+
 @dataclass(frozen=True)
 class _LateTarget(Target):
     """Lets another sender plan its part after this one has read the letters of its own."""

@@ -198,16 +198,29 @@ def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
     What counts are records of the removal, put if absent: a replay, another process that rewrites the file late, and a power
     failure bring nothing back. Then the file is rewritten, for its other readers. It stays, also without letters.
     """
-    removal, rest = [], LetterFile()
-    for letter in letters_left(storage, name):
-        if (key := letter_key(letter)) in keys:
-            removal.append((key, letter["position"]))
-        else:
-            rest.add(letter)
+    folder, rest = f"{_REMOVED}/{name}", LetterFile()
+    records = set(storage.names(folder))
+    removed = {key for key, _ in removed_letters(storage, name)}
+    removal: list[tuple[str, str]] = []
+    is_late = False
+    with storage.open(name) as file:
+        for letter in letters_in(file):
+            if (key := letter_key(letter)) in removed:
+                is_late = True  # who removed it died before the file was rewritten, or another process has put it back
+            elif key in keys:
+                removal.append((key, letter["position"]))
+            else:
+                rest.add(letter)
+    if not removal and not is_late:
+        return 0
     for start in range(0, len(removal), _REMOVAL):
         part = dict(sorted(removal[start : start + _REMOVAL]))
-        storage.put_if_absent(f"{_REMOVED}/{name}/{digest(*part, length=24)}", dumps(part).encode())
+        record = digest(*part, length=24)
+        storage.put_if_absent(f"{folder}/{record}", dumps(part).encode())
+        records.add(record)
     storage.replace(name, rest.content(), durable=True)
+    if not records.issuperset(storage.names(folder)):  # another process has removed letters that this one has put back
+        remove_letters(storage, name, keys)
     return len(removal)
 
 
