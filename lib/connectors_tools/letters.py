@@ -208,18 +208,21 @@ class Letters:
         """
         names, app = self._files(), f"letters-{uuid.uuid4().hex}"  # the letters that the sink refuses come in other files
         number, count = self._finish(spark, to, anew=anew)
-        while keys := self._part(chosen, names):
-            rows, size = to.rows(self._frame(spark, keys)), sum(map(len, keys.values()))
+        while part := self._part(chosen, names):
+            rows = to.rows(self._frame(spark, part))
             table = rows.toArrow()
-            if table.num_rows != size:
-                raise _refused("--select", f"makes {table.num_rows} rows of {size} letters, and must make one of each.")
+            if table.num_rows != len(part):
+                raise _refused("--select", f"makes {table.num_rows} rows of {len(part)} letters, and must make one of each.")
             to.check(table.schema, self.location, self.storage_options)
             number += 1
+            keys: dict[str, list[str]] = defaultdict(list)
+            for name, letter in part:
+                keys[name].append(letter_key(letter))
             plan = {"target": to.fingerprint(), "sink": to.sink, "app": app, "letters": keys}
             if not self.storage.put_if_absent(self._plan(number), json.dumps(plan).encode()):
                 raise Fatal(f"another process sends letters of {self.location}", way_out="call this again when it has ended")
             self._write(rows, number, plan, to)
-            count += size
+            count += len(part)
         return count
 
     def _finish(self, spark: SparkSession, to: Target, *, anew: bool) -> tuple[int, int]:
@@ -239,7 +242,8 @@ class Letters:
             text = f"sends them otherwise than the send to {plan['sink']} that was interrupted. Call that again"
             raise _refused("--to", f"{text}; or give --anew, and what it has written may be there twice.")
         else:
-            self._write(to.rows(self._frame(spark, plan["letters"])), number, plan, to)
+            part = [item for item in self.letters(Filter(), plan["letters"]) if letter_key(item[1]) in plan["letters"][item[0]]]
+            self._write(to.rows(self._frame(spark, part)), number, plan, to)
         return number, sum(map(len, plan["letters"].values()))
 
     def rows(self, spark: SparkSession, chosen: Filter, to: Target) -> DataFrame:
@@ -249,16 +253,16 @@ class Letters:
     def _files(self) -> list[str]:
         return sorted(name for name in self.storage.names() if name.endswith(".parquet"))
 
-    def _part(self, chosen: Filter, names: Iterable[str]) -> dict[str, list[str]]:
-        """The keys of letters for one part, by their files."""
-        part: dict[str, list[str]] = defaultdict(list)
-        rows = size = 0
+    def _part(self, chosen: Filter, names: Iterable[str]) -> list[tuple[str, Letter]]:
+        """The letters of one part, each with the name of its file."""
+        part: list[tuple[str, Letter]] = []
+        size = 0
         for name, letter in self.letters(chosen, names):
-            part[name].append(letter_key(letter))
-            rows, size = rows + 1, size + len(letter["record"] or b"")
-            if rows >= _PART_ROWS or size >= _PART_BYTES:
+            part.append((name, letter))
+            size += len(letter["record"] or b"")
+            if len(part) >= _PART_ROWS or size >= _PART_BYTES:
                 break
-        return dict(part)
+        return part
 
     def _write(self, rows: DataFrame, number: int, plan: Mapping[str, Any], to: Target) -> None:
         """Writes the rows of a part and removes its letters."""
@@ -274,12 +278,9 @@ class Letters:
                 remove_letters(self.storage, name, set(keys))
         self.storage.replace(self._plan(number), b"{}", durable=True)
 
-    def _frame(self, spark: SparkSession, keys: Mapping[str, Sequence[str]]) -> DataFrame:
-        rows = []
-        for name, of_file in keys.items():
-            part = set(of_file)
-            rows += [letter for _, letter in self.letters(Filter(), [name]) if letter_key(letter) in part]
-        return spark.createDataFrame(pa.Table.from_pylist(rows, DEAD_LETTERS))
+    @staticmethod
+    def _frame(spark: SparkSession, part: Sequence[tuple[str, Letter]]) -> DataFrame:
+        return spark.createDataFrame(pa.Table.from_pylist([letter for _, letter in part], DEAD_LETTERS))
 
     def _last_plan(self) -> tuple[int, dict[str, Any]]:
         """The number of the last part, 0 if there was none, and its plan, empty when it is done."""
