@@ -37,8 +37,8 @@ def letters() -> None:
 def _choice(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds what says which letters."""
     for option in (
-        click.option("--until", type=_TIME, help="Written before this time, in this machine's zone unless it names one."),
-        click.option("--since", type=_TIME, help="Written at this time or later."),
+        click.option("--until", metavar="TIME", type=_TIME, help="Before then: 2026-03-01T12:00:00Z, or in local time."),
+        click.option("--since", metavar="TIME", type=_TIME, help="Written then or later."),
         click.option("--source", metavar="NAME", default="", help="Of one source or sink, as list names it."),
         click.option("--error", metavar="TEXT", default="", help="With this text in their error."),
         click.option("--storage-options", metavar="JSON", default="{}", help="Logins and keys, as the query's storageOptions."),

@@ -79,7 +79,7 @@ class Target:
 
     ``value`` is an expression over the columns of letters that takes the place of ``record``. With ``schema``, the record is
     JSON with these columns. ``select`` are expressions over all of them, by default those columns, else ``key``, ``value``,
-    ``headers`` and ``timestamp`` as a source of messages has them.
+    ``headers`` and ``timestamp`` as a source of messages has them. Raises :class:`Misconfigured` for an unknown sink.
     """
 
     sink: str
@@ -87,6 +87,9 @@ class Target:
     value: str = ""
     schema: str = ""
     select: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        self._class()
 
     def rows(self, letters: DataFrame) -> DataFrame:
         """The rows that the sink gets. Raises what Spark does for a record that is not of the schema."""
@@ -116,7 +119,7 @@ class Target:
         rows.write.format(name if name == "delta" else f"connectors.{name}").options(**options).mode("append").save()
 
     def check(self, columns: pa.Schema, folder: str, storage_options: Mapping[str, Any]) -> None:
-        """Raises :class:`Misconfigured` for a sink that there is none, and for options and columns that it does not take."""
+        """Raises :class:`Misconfigured` for options and columns that the sink does not take."""
         if (kind := self._class()).name != "delta":  # which is Spark's own here, with options of its own
             kind.of(self._options(folder, storage_options)).refuse_frame(columns, placed=False)
 

@@ -313,6 +313,11 @@ def test_a_file_that_another_process_rewrites_late_brings_nothing_back(
     assert lines(out) == [f'{{"id":{number}}}' for number in range(5)]
 
 
+def test_a_sink_that_there_is_none_is_refused_also_without_letters(tmp_path: Path) -> None:
+    refusal = letters("send", tmp_path, "--to", "kavka", code=2)
+    assert '"kavka" is no sink; did you mean "kafka"?' in refusal.output
+
+
 def test_other_readers_see_what_is_left_also_when_two_rewrite_a_file_or_one_dies(tmp_path: Path) -> None:
     put(tmp_path)
     opened = Letters(str(tmp_path))

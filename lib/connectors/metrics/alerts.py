@@ -172,14 +172,21 @@ class NearTimeout:
 
 
 @dataclass(frozen=True)
-class Stalled:
-    """Input is there, and its batch has not ended for ``seconds`` ("5 minutes"). A source without input is silent."""
+class _Clock:
+    """A rule about a time in which no batch ends."""
 
-    seconds: float | str = 300.0
+    seconds: float | str
     timed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", _duration("metrics.Stalled", "seconds", self.seconds))
+        object.__setattr__(self, "seconds", _duration(f"metrics.{type(self).__name__}", "seconds", self.seconds))
+
+
+@dataclass(frozen=True)
+class Stalled(_Clock):
+    """Input is there, and its batch has not ended for ``seconds`` ("5 minutes"). A source without input is silent."""
+
+    seconds: float | str = 300.0
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
         if batch.busy > float(self.seconds):
@@ -189,14 +196,10 @@ class Stalled:
 
 
 @dataclass(frozen=True)
-class NoData:
+class NoData(_Clock):
     """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long."""
 
     seconds: float | str = 3600.0
-    timed: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "seconds", _duration("metrics.NoData", "seconds", self.seconds))
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
         if batch.quiet > float(self.seconds) and not batch.busy:

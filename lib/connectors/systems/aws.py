@@ -177,7 +177,7 @@ def _plain_session(connector: str, values: Values) -> Any:
 
 @lru_cache(maxsize=4)
 def _models(path: str | None) -> Any:
-    """The services as botocore knows them, in JSON: reading them takes most of the time in which a client is made."""
+    """The services as botocore knows them, in JSON: reading them is the most of the price of a client."""
     return import_module("botocore.loaders").create_loader(path)
 
 

@@ -10,7 +10,7 @@ from py4j.protocol import ERROR, REFERENCE_TYPE, get_return_value
 _THROWN: Final = f"{ERROR}{REFERENCE_TYPE}"
 
 
-class ThrowingClient(GatewayClient):  # type: ignore[misc]
+class ChildJvmClient(GatewayClient):  # type: ignore[misc]
     """Raises what Java throws before py4j's own place for that, where PySpark has a handler for all JVMs of the process.
 
     That handler looks for the exception in Spark's JVM, where its id is that of another object, or of none.

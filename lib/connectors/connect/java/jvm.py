@@ -240,7 +240,7 @@ class Jvm:
     def _connect(self) -> Any:
         from py4j.java_gateway import GatewayParameters, JavaGateway
 
-        from .gateway import ThrowingClient
+        from .gateway import ChildJvmClient
 
         quiet_py4j()
         threading.Thread(target=self._log, name=f"{self.name}-log", daemon=True).start()
@@ -258,7 +258,7 @@ class Jvm:
             raise self.death("start", _START_SECONDS)
         threading.Thread(target=_drain, args=(out,), name=f"{self.name}-out", daemon=True).start()
         parameters = GatewayParameters(port=int(port), auth_token=token.decode(), auto_convert=True)
-        return JavaGateway(ThrowingClient(gateway_parameters=parameters), gateway_parameters=parameters)
+        return JavaGateway(ChildJvmClient(gateway_parameters=parameters), gateway_parameters=parameters)
 
     def _log(self) -> None:
         stream = self.process.stderr
