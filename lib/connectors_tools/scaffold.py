@@ -49,11 +49,14 @@ class Template(NamedTuple):
     """A phrase for what the module is at first."""
     cases: str = ""
     """The suite without Spark."""
+    has_histories: bool = True
+    """True if the suite runs it in virtual time, which Connect's threads do not know."""
 
 
 _TABLE: Final = "a {} over a table in SQLite, the stand-in for your system"
 _SERVICE: Final = "a {} over a service of the test kit, the stand-in for your system"
 _API: Final = "the source of a declared REST API, at first that of the test kit"
+_CONNECTOR: Final = "a source connector of Kafka Connect's model over tables in SQLite, the stand-in for your system"
 _READS: Final = "Rows of connectors.{name}, with a quality gate."
 _WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
@@ -61,6 +64,9 @@ TEMPLATES: Final = {
     ("source", "table"): Template("source", "journal", "journal", "Source", _READS, _TABLE.format("source"), "SourceSuite"),
     ("source", "queue"): Template("queue", "queue", "", "Source", _READS, _SERVICE.format("source"), "QueueSuite"),
     ("source", "api"): Template("api", "feed", "", "Source", _READS, _API, "EpochSourceSuite"),
+    ("source", "connector"): Template(
+        "connector", "till", "", "Source", _READS, _CONNECTOR, "EpochSourceSuite", has_histories=False
+    ),
     ("sink", "table"): Template("sink", "archive", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
     ("sink", "storage"): Template("storage", "storage", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
     ("async", "table"): Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
@@ -293,15 +299,15 @@ class _Connector:
             title = f"Each row gets the answer of ``{module}``."
             return _module_text(title, [*imports, "from typing import Any", "from connectors import async_io"], _ASYNC_TEST)
         more, context = _split_imports(cells["proof"])
-        classes = [
-            context.partition("\n\n\nprint(")[0],
-            f"class Test{self.camel}({self.template.cases}):\n    context = {self.camel}Context",
-            f"class Test{self.camel}InHistories(SimulationSuite):\n    context = {self.camel}Context",
-            f"@pytest.mark.spark\nclass Test{self.camel}OnSpark(Spark{suite}Suite):\n    context = {self.camel}Context",
-        ]
-        cases = self.template.cases
-        suites = f"from connectors.testing import {cases}, SimulationSuite\n"
-        suites += f"from connectors.testing.spark_suites import Spark{suite}Suite"
+        cases = {"": self.template.cases, "OnSpark": f"Spark{suite}Suite"}
+        if self.template.has_histories:
+            cases["InHistories"] = "SimulationSuite"
+        classes = [context.partition("\n\n\nprint(")[0]]
+        for kind, base in cases.items():
+            mark = "@pytest.mark.spark\n" if kind == "OnSpark" else ""
+            classes.append(f"{mark}class Test{self.camel}{kind}({base}):\n    context = {self.camel}Context")
+        own = ", ".join(base for kind, base in cases.items() if kind != "OnSpark")
+        suites = f"from connectors.testing import {own}\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 

@@ -22,8 +22,8 @@ FILES = ("README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requir
          "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
          "tests/systems/__init__.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "lib/docs", "notebooks", "jobs")
-KINDS = ("source", "sink", "async", "queue", "api", "storage")
-EXAMPLES = {"queue": ("source", "queue"), "api": ("source", "api"), "storage": ("sink", "storage")}
+KINDS = ("source", "sink", "async", "queue", "api", "connector", "storage")
+EXAMPLES = {name: ("source", name) for name in ("queue", "api", "connector")} | {"storage": ("sink", "storage")}
 """The kinds with a stand-in of their own: what ``--kind`` and ``--for`` are."""
 
 
@@ -48,7 +48,7 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
-_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("queue", "api", "storage")]
+_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in EXAMPLES]
 
 
 @pytest.mark.parametrize("kind", ["source", "sink", *_THOROUGH])
@@ -103,6 +103,7 @@ def test_a_connector_is_in_the_table_of_guarantees_when_its_conditions_are_writt
         module.write_text(text.replace('"TODO: what your system must keep for the promise to hold"', '"orders are kept"'))
     table = python(repository, "-m", "connectors", "guarantees", "--markdown").stdout
     for kind, promises in (("source", "exactly-once | -"), ("queue", "exactly-once | -"), ("api", "exactly-once | -"),
+                           ("connector", "exactly-once | -"),
                            ("sink", "- | exactly-once"), ("storage", "- | exactly-once")):  # fmt: skip
         assert re.search(rf"\| orders_{kind} \| {re.escape(promises)} \| .*orders are kept", table)
 
