@@ -251,7 +251,7 @@ class Watchman:
             self._standing[batch.query, number] = {_what(alert) for alert in now}
             for alert in now:
                 if _what(alert) not in before:
-                    _raise(self.on_alert, alert)
+                    call_back(self.on_alert, alert)
             alerts += now
         return alerts
 
@@ -278,7 +278,8 @@ def _alerts_of(rule: Rule, batch: Observation) -> list[Alert]:
         return []
 
 
-def _raise(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+def call_back(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+    """Hands ``alert`` to ``on_alert``, whose failure is a warning."""
     try:
         on_alert(alert)
     except Exception:
