@@ -148,8 +148,12 @@ def test_a_batch_that_does_not_end_is_told_once_and_a_quiet_source_is_silent() -
     assert alert.message == "a batch has been under way for 9 s; it waits for: no Redis"
 
 
-def test_a_source_that_gives_nothing_is_told_and_not_while_a_batch_is_under_way() -> None:
-    assert between(NoData("1 minute"), busy=[0, 0, 0, 5, 0], quiet=[59, 61, 62, 63, 64]) == [1, 4]
+def test_a_source_that_gives_nothing_is_told_and_not_while_its_batch_is_under_way() -> None:
+    assert between(NoData("1 minute"), busy=[0, 50, 60, 0, 0], quiet=[10, 61, 71, 72, 0]) == [3]
+
+
+def test_batches_without_a_row_are_no_end_of_a_silence() -> None:
+    assert between(NoData("1 minute"), busy=[0, 0, 1, 0, 1, 0, 0, 0], quiet=[60, 61, 62, 63, 64, 65, 0, 61]) == [1, 7]
 
 
 def test_rules_without_a_clock_are_not_asked_between_batches() -> None:

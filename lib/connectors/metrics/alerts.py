@@ -190,7 +190,10 @@ class Stalled:
 
 @dataclass(frozen=True)
 class NoData:
-    """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long."""
+    """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long.
+
+    The time of a batch that is under way does not count; one without a row, as Kafka's markers make it, ends no silence.
+    """
 
     seconds: float | str = 3600.0
     timed: ClassVar[bool] = True
@@ -199,7 +202,7 @@ class NoData:
         object.__setattr__(self, "seconds", _duration("metrics.NoData", "seconds", self.seconds))
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
-        if batch.quiet > float(self.seconds) and not batch.busy:
+        if batch.quiet - batch.busy > float(self.seconds):
             yield Alert("no_data", batch.query, batch.batch, f"no row has come for {batch.quiet:.0f} s")
 
 
