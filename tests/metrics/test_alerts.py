@@ -239,6 +239,16 @@ def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFi
     assert caplog.text.count("failed") == 2
 
 
+def test_a_rule_that_fails_now_and_then_says_nothing_twice(caplog: pytest.LogCaptureFixture) -> None:
+    def rule(batch: Observation) -> Iterator[Alert]:
+        if batch.batch in (2, 3, 4, 6):
+            raise KeyError("typo")
+        yield Alert("mine", batch.query, batch.batch, "is wrong")
+
+    assert raised(rule, [0] * 8) == [0]
+    assert caplog.text.count("failed") == 2
+
+
 def test_the_default_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "connectors.metrics"):
         warn(Alert("lag_above", "q", 3, "the lag is 9, above 5", "source s", "p"))

@@ -234,6 +234,7 @@ class Watchman:
         self.rules = tuple(rules)
         self.on_alert = on_alert
         self._standing: dict[tuple[str, int], set[Any]] = {}
+        self._failing: set[tuple[str, int]] = set()
 
     @property
     def is_timed(self) -> bool:
@@ -243,19 +244,35 @@ class Watchman:
     def look(self, batch: Observation, *, between: bool = False) -> list[Alert]:
         """The alerts of this batch, old and new; ``between`` batches, those of timed rules.
 
-        A rule or callback that fails is one warning, not the query's end.
+        A rule that fails is one warning until it works again, and what it has said stands until then. A callback that fails
+        is a warning. Neither is the query's end.
         """
         alerts = []
         for number, rule in enumerate(self.rules):
             if between and not _is_timed(rule):
                 continue
-            before = self._standing.get((batch.query, number), set())
-            now = _alerts_of(rule, batch)
-            self._standing[batch.query, number] = {_what(alert) for alert in now}
+            key = (batch.query, number)
+            now = self._alerts_of(rule, batch, key)
+            if now is None:
+                continue
+            before = self._standing.pop(key, set())
+            if now:
+                self._standing[key] = {_what(alert) for alert in now}
             for alert in now:
                 if _what(alert) not in before:
                     call_back(self.on_alert, alert)
             alerts += now
+        return alerts
+
+    def _alerts_of(self, rule: Rule, batch: Observation, key: tuple[str, int]) -> list[Alert] | None:
+        try:
+            alerts = list(rule(batch))
+        except Exception:
+            if key not in self._failing:
+                _log.warning("the rule %r failed", rule, exc_info=True)
+            self._failing.add(key)
+            return None
+        self._failing.discard(key)
         return alerts
 
 
@@ -271,14 +288,6 @@ def _is_timed(rule: Rule) -> bool:
 
 def _what(alert: Alert) -> tuple[str, str, str]:
     return alert.rule, alert.component, alert.partition
-
-
-def _alerts_of(rule: Rule, batch: Observation) -> list[Alert]:
-    try:
-        return list(rule(batch))
-    except Exception:
-        _log.warning("the rule %r failed", rule, exc_info=True)
-        return []
 
 
 def call_back(on_alert: Callable[[Alert], None], alert: Alert) -> None:
