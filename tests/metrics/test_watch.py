@@ -77,6 +77,14 @@ def test_a_callback_that_hangs_hides_no_batch_of_another_query(queries: list[Any
     assert calls == [alert.rule for alert in watch.alerts] == ["first"]
 
 
+def test_a_query_that_does_not_answer_hides_no_other(queries: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+    queries += [Query("first", {}), Query("second")]
+    watch = Watch(session(queries), Watchman([Stalled(0.5)], lambda alert: None), None)
+    wait_until(lambda: [alert.query for alert in watch.alerts] == ["second"], 5)
+    watch.stop()
+    assert "the query goes on" in caplog.text
+
+
 def test_a_callback_may_stop_its_watch(queries: list[Any]) -> None:
     watch: Watch
 

@@ -187,16 +187,19 @@ class Watch(Listening):
 
     def between_batches(self) -> None:
         for query in self._spark.streams.active:
-            key, now = str(query.id), machine.monotonic()
-            status = query.status
-            if status["isTriggerActive"] and status["isDataAvailable"]:
-                self._busy.setdefault(key, now)
-            else:
-                self._busy.pop(key, None)
-            last = self._last.get(key)
-            progress = last or {"id": key, "runId": str(query.runId), "name": query.name, "batchId": -1, "sources": []}
-            times = {"busy": now - self._busy.get(key, now), "quiet": now - self._fed.setdefault(key, now)}
-            self._watchman.look(Observation(progress, rows_of(key, last), **times), between=True)
+            self._safely(self._look_between, query)  # one that ends just now may not answer
+
+    def _look_between(self, query: Any) -> None:
+        key, now = str(query.id), machine.monotonic()
+        status = query.status
+        if status["isTriggerActive"] and status["isDataAvailable"]:
+            self._busy.setdefault(key, now)
+        else:
+            self._busy.pop(key, None)
+        last = self._last.get(key)
+        progress = last or {"id": key, "runId": str(query.runId), "name": query.name, "batchId": -1, "sources": []}
+        times = {"busy": now - self._busy.get(key, now), "quiet": now - self._fed.setdefault(key, now)}
+        self._watchman.look(Observation(progress, rows_of(key, last), **times), between=True)
 
     def stop(self) -> None:
         """Also waits, but not for ever, until ``on_alert`` has had all alerts."""
