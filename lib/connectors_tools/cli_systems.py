@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import math
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +26,27 @@ in_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
 def echo_json(value: Any) -> None:
-    """Prints ``value`` as JSON: dataclasses are objects, sets are lists in order, times are ISO 8601."""
+    """Prints ``value`` as JSON: dataclasses are objects, sets are lists in order, times are ISO 8601 with their zone.
 
-    def plain(other: Any) -> Any:
-        if is_dataclass(other) and not isinstance(other, type):
-            return vars(other)
-        return sorted(other) if isinstance(other, frozenset) else str(other)
+    A number that JSON does not have (NaN, the infinities) is null.
+    """
+    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
 
-    click.echo(json.dumps(value, indent=2, default=plain))
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=str)
+    if isinstance(value, datetime.datetime):
+        return (value if value.tzinfo else value.astimezone()).isoformat()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 @click.command()

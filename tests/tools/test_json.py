@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,50 @@ from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry, app_query
 from connectors.storage.local import LocalStorage
 from connectors_tools.cli import main
+from connectors_tools.cli_systems import echo_json
 
 ROOT = Path(__file__).parents[2]
+
+
+def strict(text: str) -> Any:
+    """What a reader takes that knows no NaN."""
+    def refuse(constant: str) -> None:
+        raise ValueError(constant)
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def shown(*arguments: str, code: int = 0) -> Any:
     result = CliRunner().invoke(main, [*arguments, "--json"])
     assert result.exit_code == code, result.output
-    return json.loads(result.output)
+    return strict(result.stdout)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    value: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([float("nan"), float("inf"), 0.5, True, None], [None, None, 0.5, True, None]),
+        (datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.timezone.utc), "2024-01-02T03:00:00+00:00"),
+        (Decimal("1.10"), "1.10"),
+        ({("a", 1): {Path("b"), "a"}}, {"('a', 1)": ["a", "b"]}),
+        (frozenset({1, "a"}), [1, "a"]),
+        ("\ud800", "\ud800"),
+    ],
+)
+def test_every_value_is_json(value: Any, expected: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    echo_json(Fact([value]))
+    assert strict(capsys.readouterr().out) == {"value": [expected]}
+
+
+def test_a_time_without_a_zone_is_one_of_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    time = datetime.datetime(2024, 1, 2, 3)
+    echo_json(time)
+    assert datetime.datetime.fromisoformat(strict(capsys.readouterr().out)) == time.astimezone()
 
 
 def test_guarantees_are_objects_by_system() -> None:
