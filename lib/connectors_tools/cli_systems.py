@@ -58,6 +58,8 @@ def guarantees(markdown: bool, as_json: bool) -> None:
 
     from .reference import guarantee_table
 
+    if markdown and as_json:
+        raise click.UsageError("give one of --markdown and --json.")
     if markdown:
         click.echo(guarantee_table())
         return
@@ -112,12 +114,14 @@ def status(everything: bool, watch: bool, as_json: bool) -> None:
     """
     if watch and as_json:
         raise click.UsageError("give one of --watch and --json.")
+    if not watch:
+        _show_queries(everything=everything, as_json=as_json)
+        return
     with contextlib.suppress(KeyboardInterrupt):
-        while watch:
+        while True:
             click.clear()
             _show_queries(everything=everything)
             time.sleep(_WATCH_SECONDS)
-        _show_queries(everything=everything, as_json=as_json)
 
 
 def _show_queries(*, everything: bool, as_json: bool = False) -> None:

@@ -80,7 +80,6 @@ def test_queries_have_their_state_and_sinks(tmp_path: Path, monkeypatch: pytest.
     metrics.write_note("own-id", {"name": "own", "state": "ended", "ended": 1.0, "folder": str(tmp_path)})
     (query,) = shown("status", "--all")
     assert (query["query"], query["name"], query["state"], query["sinks"]) == ("own-id", "own", "ended", [])
-    assert CliRunner().invoke(main, ["status", "--watch", "--json"]).exit_code == 2
 
 
 def test_a_ledger_has_its_queries_and_their_newest_batches(tmp_path: Path) -> None:
@@ -100,3 +99,35 @@ def test_findings_of_the_doctor_keep_its_exit_code(tmp_path: Path) -> None:
     assert finding["ok"] is True
     (finding,) = shown("doctor", "--folder", "memory://bucket", code=1)
     assert finding["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["status", "--watch"], 2),
+        (["guarantees", "--markdown"], 2),
+        (["options"], 2),
+        (["jobs"], 2),
+        (["runs"], 2),
+        (["runs", "show", "1"], 2),
+        (["ledger", "show", "nowhere"], 1),
+        (["offsets", "show", "nowhere"], 2),
+        (["letters", "list", "nosuch://x"], 2),
+    ],
+)
+def test_what_goes_wrong_is_told_beside_the_output(
+    arguments: list[str], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, [*arguments, "--json"])
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr
+
+
+def test_a_command_that_is_stopped_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("connectors.metrics.queries.queries_of_machine", stop)
+    result = CliRunner().invoke(main, ["status", "--json"])
+    assert (result.exit_code, result.stdout) == (1, "")
