@@ -75,6 +75,24 @@ def test_jobs_have_their_tasks_and_parameters(monkeypatch: pytest.MonkeyPatch) -
     assert job["parameters"].keys() >= {"rows"}
 
 
+BUNDLE = """
+bundle: {name: shop}
+variables: {token: {default: none}}
+targets: {local: {default: true}}
+resources: {jobs: {load: {
+  name: load, tasks: [],
+  parameters: [{name: password, default: "${var.token}"}, {name: url, default: "postgresql://me:${var.token}@host/shop"}]}}}
+"""
+
+
+def test_secrets_of_jobs_are_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "databricks.yml").write_text(BUNDLE)
+    monkeypatch.chdir(tmp_path)
+    (job,) = shown("jobs", "--var", "token=hush")
+    assert job["parameters"] == {"password": "***", "url": "postgresql://***@host/shop"}
+    assert "hush" not in CliRunner().invoke(main, ["jobs", "--var", "token=hush"]).output
+
+
 def test_queries_have_their_state_and_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(metrics.FOLDER, str(tmp_path))
     metrics.write_note("own-id", {"name": "own", "state": "ended", "ended": 1.0, "folder": str(tmp_path)})
