@@ -169,6 +169,7 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int, as_json: bo
     kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
     dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
     """
+    from connectors.core.ledger import txn_app_id
     from connectors.metrics.queries import UNKNOWN, standing_of
     from connectors.systems import ledgers_in
 
@@ -177,7 +178,8 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int, as_json: bo
     contents = ledgers_in(target, pairs("--option", options))
     if not contents:
         raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
-    queries = {entry.query for content in contents for entry in content.entries}
+    # A batch write has no name but its txnAppId, which may be longer than that of a file.
+    queries = {entry.query for content in contents for entry in content.entries if txn_app_id(entry.query) is None}
     names = {query: standing.name for query in queries if (standing := standing_of(query)).state != UNKNOWN}
     facts = [ledger_facts(content, batches, names) for content in contents]
     if as_json:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from connectors.core import metrics
 from connectors.core.folder import SinkFolder
-from connectors.core.ledger import Entry, app_query
+from connectors.core.ledger import Entry, LedgerContent, app_query
 from connectors.storage.local import LocalStorage
 from connectors_tools.cli import main
 from connectors_tools.cli_systems import echo_json
@@ -110,6 +110,22 @@ def test_a_ledger_has_its_queries_and_their_newest_batches(tmp_path: Path) -> No
     assert {query["txnAppId"]: [batch["batch"] for batch in query["batches"]] for query in sink["queries"]} == {
         None: [2, 1], "nightly": [7],
     }  # fmt: skip
+
+
+def test_a_ledger_tells_names_of_its_own_queries_and_looks_at_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> list[str]:
+        raise AssertionError("all queries of the machine are listed")
+
+    nightly = app_query("nightly" * 50)
+    content = LedgerContent("orders", (Entry("own-id", 1, at=1.0), Entry(nightly, 7, at=2.0)))
+    monkeypatch.setenv(metrics.FOLDER, str(tmp_path))
+    metrics.write_note("own-id", {"name": "own", "state": "ended", "ended": 1.0})
+    monkeypatch.setattr("connectors.systems.ledgers_in", lambda target, options: [content])
+    monkeypatch.setattr("connectors.metrics.queries.counted_queries", refuse)
+    (sink,) = shown("ledger", "show", "anywhere")
+    assert [query["name"] for query in sink["queries"]] == ["own", nightly]
 
 
 def test_findings_of_the_doctor_keep_its_exit_code(tmp_path: Path) -> None:
