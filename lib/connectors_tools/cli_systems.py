@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
+import math
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +26,27 @@ in_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 
 
 def echo_json(value: Any) -> None:
-    """Prints ``value`` as JSON: dataclasses are objects, sets are lists in order, times are ISO 8601."""
+    """Prints ``value`` as JSON: dataclasses are objects, sets are lists in order, times are ISO 8601 with their zone.
 
-    def plain(other: Any) -> Any:
-        if is_dataclass(other) and not isinstance(other, type):
-            return vars(other)
-        return sorted(other) if isinstance(other, frozenset) else str(other)
+    A number that JSON does not have (NaN, the infinities) is null.
+    """
+    click.echo(json.dumps(_plain(value), indent=2, allow_nan=False))
 
-    click.echo(json.dumps(value, indent=2, default=plain))
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=str)
+    if isinstance(value, datetime.datetime):
+        return (value if value.tzinfo else value.astimezone()).isoformat()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
 @click.command()
@@ -43,6 +58,8 @@ def guarantees(markdown: bool, as_json: bool) -> None:
 
     from .reference import guarantee_table
 
+    if markdown and as_json:
+        raise click.UsageError("give one of --markdown and --json.")
     if markdown:
         click.echo(guarantee_table())
         return
@@ -97,12 +114,14 @@ def status(everything: bool, watch: bool, as_json: bool) -> None:
     """
     if watch and as_json:
         raise click.UsageError("give one of --watch and --json.")
+    if not watch:
+        _show_queries(everything=everything, as_json=as_json)
+        return
     with contextlib.suppress(KeyboardInterrupt):
-        while watch:
+        while True:
             click.clear()
             _show_queries(everything=everything)
             time.sleep(_WATCH_SECONDS)
-        _show_queries(everything=everything, as_json=as_json)
 
 
 def _show_queries(*, everything: bool, as_json: bool = False) -> None:
@@ -150,6 +169,7 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int, as_json: bo
     kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
     dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
     """
+    from connectors.core.ledger import txn_app_id
     from connectors.metrics.queries import UNKNOWN, standing_of
     from connectors.systems import ledgers_in
 
@@ -158,7 +178,8 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int, as_json: bo
     contents = ledgers_in(target, pairs("--option", options))
     if not contents:
         raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
-    queries = {entry.query for content in contents for entry in content.entries}
+    # A batch write has no name but its txnAppId, which may be longer than that of a file.
+    queries = {entry.query for content in contents for entry in content.entries if txn_app_id(entry.query) is None}
     names = {query: standing.name for query in queries if (standing := standing_of(query)).state != UNKNOWN}
     facts = [ledger_facts(content, batches, names) for content in contents]
     if as_json:

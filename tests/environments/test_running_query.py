@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from connectors.ground.errors import Misconfigured
 from connectors.spark.execution import execution_behind, offsets_of, running_query
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.spark.query_watch import SparkRun
+from connectors.testing.sampling import wait_until
 
 CLONES = "spark.sql.connect.streaming.foreachBatch.useClonedSession"
 
@@ -155,3 +157,26 @@ def test_a_run_that_ends_says_how(spark: Any, tmp_path: Path) -> None:
             pass
         states.append(state)
     assert states == ["failed", "ended"]
+
+
+@pytest.mark.spark
+def test_a_run_that_is_stopped_has_not_ended_before_its_batch(spark: Any, tmp_path: Path) -> None:
+    is_there, goes_on = threading.Event(), threading.Event()
+
+    def wait(rows: Any, batch: int) -> None:
+        is_there.set()
+        goes_on.wait(120)
+
+    rows = spark.readStream.format("connectors.sequence").option("end", 10).load()
+    query = rows.writeStream.foreachBatch(wait).option("checkpointLocation", str(tmp_path)).start()
+    execution = execution_behind(query)
+    assert is_there.wait(120)
+    stop = threading.Thread(target=query.stop)
+    stop.start()
+    try:
+        wait_until(lambda: not execution.isActive(), 60)
+        assert SparkRun(execution).wait(0.1) == "running"
+    finally:
+        goes_on.set()
+        stop.join(60)
+    assert SparkRun(execution).wait(0.0) == "ended"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
-from connectors.core import Misconfigured
+from connectors.core import Misconfigured, Transient
 from connectors.metrics import (
     Alert,
     ErrorsGrow,
@@ -48,6 +50,8 @@ class Answers:
 
     url: str = ""
     status: int = 202
+    headers: dict[str, str] = field(default_factory=dict)
+    text: Iterable[bytes] = ()
     bodies: list[bytes] = field(default_factory=list)
 
 
@@ -59,7 +63,11 @@ def answers() -> Iterator[Answers]:
         def do_POST(self) -> None:
             service.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
             self.send_response(service.status)
+            for name, value in service.headers.items():
+                self.send_header(name, value)
             self.end_headers()
+            with suppress(OSError):  # nobody wants to read on
+                self.wfile.writelines(service.text)
 
         def log_message(self, *_: object) -> None:
             """Says nothing."""
@@ -140,8 +148,12 @@ def test_a_batch_that_does_not_end_is_told_once_and_a_quiet_source_is_silent() -
     assert alert.message == "a batch has been under way for 9 s; it waits for: no Redis"
 
 
-def test_a_source_that_gives_nothing_is_told_and_not_while_a_batch_is_under_way() -> None:
-    assert between(NoData("1 minute"), busy=[0, 0, 0, 5, 0], quiet=[59, 61, 62, 63, 64]) == [1, 4]
+def test_a_source_that_gives_nothing_is_told_and_not_while_its_batch_is_under_way() -> None:
+    assert between(NoData("1 minute"), busy=[0, 50, 60, 0, 0], quiet=[10, 61, 71, 72, 0]) == [3]
+
+
+def test_batches_without_a_row_are_no_end_of_a_silence() -> None:
+    assert between(NoData("1 minute"), busy=[0, 0, 1, 0, 1, 0, 0, 0], quiet=[60, 61, 62, 63, 64, 65, 0, 61]) == [1, 7]
 
 
 def test_rules_without_a_clock_are_not_asked_between_batches() -> None:
@@ -193,6 +205,29 @@ def test_a_webhook_that_refuses_is_a_warning_without_its_address(answers: Answer
     assert "hush" not in caplog.text
 
 
+@pytest.mark.parametrize("status", [302, 307])
+def test_a_webhook_that_redirects_has_not_taken_the_alert(answers: Answers, status: int) -> None:
+    answers.status, answers.headers = status, {"Location": "/login"}
+    with pytest.raises(Transient, match=f"the webhook at 127.0.0.1 answered {status}"):
+        webhook(answers.url, form="pagerduty", key="hush")(ALERT)
+    assert len(answers.bodies) == 1
+
+
+def test_the_text_of_an_answer_is_not_read(answers: Answers) -> None:
+    rest = itertools.repeat(bytes(1 << 16), 1000)
+    answers.text = rest
+    webhook(answers.url)(ALERT)
+    assert list(rest)
+
+
+def test_an_answer_that_is_not_http_is_told_without_the_address(answers: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    answers.headers = {"": "no header"}
+    with caplog.at_level(logging.DEBUG):
+        webhook(f"{answers.url}/services/hush")(ALERT)
+    assert len(answers.bodies) == 1
+    assert "hush" not in caplog.text
+
+
 def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Observation) -> Iterator[Alert]:
         raise KeyError("typo")
@@ -201,6 +236,16 @@ def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFi
         raise OSError("no mail")
 
     assert len(Watchman([broken, LagAbove(records=1)], deaf).look(observation(p=2))) == 1
+    assert caplog.text.count("failed") == 2
+
+
+def test_a_rule_that_fails_now_and_then_says_nothing_twice(caplog: pytest.LogCaptureFixture) -> None:
+    def rule(batch: Observation) -> Iterator[Alert]:
+        if batch.batch in (2, 3, 4, 6):
+            raise KeyError("typo")
+        yield Alert("mine", batch.query, batch.batch, "is wrong")
+
+    assert raised(rule, [0] * 8) == [0]
     assert caplog.text.count("failed") == 2
 
 
@@ -218,7 +263,10 @@ def test_the_default_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: NearTimeout("a while"), "timeout"),
         (lambda: Stalled("soon"), "seconds"),
         (lambda: NoData("soon"), "seconds"),
+        (lambda: NoData(float("nan")), "seconds"),
+        (lambda: Stalled(-1), "seconds"),
         (lambda: webhook("hooks.example.org"), "url"),
+        (lambda: webhook("https://[::1/services"), "url"),
         (lambda: webhook("https://x.org/{{secrets/ops/none}}"), "url"),
         (lambda: webhook(form="pagerduty"), "key"),
         (lambda: webhook("https://x.org", form="mail"), "form"),

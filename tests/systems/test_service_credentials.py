@@ -15,6 +15,7 @@ from connectors.core.writing import stage
 from connectors.storage.location import checked_storage
 from connectors.systems import own_systems
 from connectors.systems.aws import AwsClient
+from connectors.systems.aws import _session as aws_session
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.systems.kinesis import KinesisSource
 from connectors.systems.kinesis.cursor import client_key
@@ -52,6 +53,26 @@ def test_a_client_of_aws_follows_a_rotation(runtime: FakeRuntime, tmp_path: Path
             stage(sink, Batch("s", "q", number), rows.schema, 0, iter([rows]))
             runtime.end()
         assert sorted(int(item["id"]["N"]) for item in table.client.scan(TableName=table.table)["Items"]) == [0, 1]
+
+
+def test_clients_have_the_descriptions_of_services_in_common_and_no_login(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(key: str, region: str) -> Any:
+        login = {"accessKeyId": key, "secretAccessKey": key, "region": region}
+        options = {**login, "streamName": "s", "stateLocation": "/nowhere"}
+        return aws_session("connectors.kinesis", KinesisSource.of(options, streaming=True).values)
+
+    def models(session: Any) -> Any:
+        return session.get_component("data_loader")
+
+    first, second = session("first", "us-east-1"), session("second", "eu-central-1")
+    assert models(first) is models(second)
+    assert [each.get_credentials().access_key for each in (first, second)] == ["first", "second"]
+    assert [each.get_config_variable("region") for each in (first, second)] == ["us-east-1", "eu-central-1"]
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    own = models(session("first", "us-east-1"))
+    assert own.search_paths == [str(tmp_path), *models(first).search_paths]
 
 
 @pytest.mark.server

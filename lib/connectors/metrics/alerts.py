@@ -197,12 +197,15 @@ class Stalled(_Clock):
 
 @dataclass(frozen=True)
 class NoData(_Clock):
-    """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long."""
+    """No batch has had a row for ``seconds`` ("1 hour"): for a source that is never quiet for so long.
+
+    The time of a running batch does not count. A batch without a row, such as one of Kafka's commit markers, ends no silence.
+    """
 
     seconds: float | str = 3600.0
 
     def __call__(self, batch: Observation) -> Iterator[Alert]:
-        if batch.quiet > float(self.seconds) and not batch.busy:
+        if batch.quiet - batch.busy > float(self.seconds):
             yield Alert("no_data", batch.query, batch.batch, f"no row has come for {batch.quiet:.0f} s")
 
 
@@ -234,6 +237,7 @@ class Watchman:
         self.rules = tuple(rules)
         self.on_alert = on_alert
         self._standing: dict[tuple[str, int], set[Any]] = {}
+        self._failing: set[tuple[str, int]] = set()
 
     @property
     def is_timed(self) -> bool:
@@ -243,19 +247,35 @@ class Watchman:
     def look(self, batch: Observation, *, between: bool = False) -> list[Alert]:
         """The alerts of this batch, old and new; ``between`` batches, those of timed rules.
 
-        A rule or callback that fails is one warning, not the query's end.
+        A rule that fails is one warning until it works again, and what it has said stands until then. A callback that fails
+        is a warning. Neither is the query's end.
         """
         alerts = []
         for number, rule in enumerate(self.rules):
             if between and not _is_timed(rule):
                 continue
-            before = self._standing.get((batch.query, number), set())
-            now = _alerts_of(rule, batch)
-            self._standing[batch.query, number] = {_what(alert) for alert in now}
+            key = (batch.query, number)
+            now = self._alerts_of(rule, batch, key)
+            if now is None:
+                continue
+            before = self._standing.pop(key, set())
+            if now:
+                self._standing[key] = {_what(alert) for alert in now}
             for alert in now:
                 if _what(alert) not in before:
-                    _raise(self.on_alert, alert)
+                    call_back(self.on_alert, alert)
             alerts += now
+        return alerts
+
+    def _alerts_of(self, rule: Rule, batch: Observation, key: tuple[str, int]) -> list[Alert] | None:
+        try:
+            alerts = list(rule(batch))
+        except Exception:
+            if key not in self._failing:
+                _log.warning("the rule %r failed", rule, exc_info=True)
+            self._failing.add(key)
+            return None
+        self._failing.discard(key)
         return alerts
 
 
@@ -273,15 +293,8 @@ def _what(alert: Alert) -> tuple[str, str, str]:
     return alert.rule, alert.component, alert.partition
 
 
-def _alerts_of(rule: Rule, batch: Observation) -> list[Alert]:
-    try:
-        return list(rule(batch))
-    except Exception:
-        _log.warning("the rule %r failed", rule, exc_info=True)
-        return []
-
-
-def _raise(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+def call_back(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+    """Hands ``alert`` to ``on_alert``, whose failure is a warning."""
     try:
         on_alert(alert)
     except Exception:
@@ -289,9 +302,7 @@ def _raise(on_alert: Callable[[Alert], None], alert: Alert) -> None:
 
 
 def _duration(rule: str, option: str, text: float | str) -> float:
-    if not isinstance(text, str):
-        return float(text)
     try:
-        return float(Duration(None).parse(text))
+        return float(Duration(None).parse(text if isinstance(text, str) else f"{text:f}s"))
     except ValueError as wrong:
         raise Misconfigured(rule, [Problem(option, f"must be {wrong}; got {text!r}")]) from None

@@ -9,6 +9,7 @@ import html
 import logging
 import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
-from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, warn
+from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, call_back, warn
 from .frame import as_dict, rows_of
 
 if TYPE_CHECKING:
@@ -164,6 +165,9 @@ class Watch(Listening):
         self.alerts: list[Alert] = []
         self._watchman, self._show = watchman, show
         self._on_alert, watchman.on_alert = watchman.on_alert, self._raised
+        self._outbox: queue.SimpleQueue[Alert | None] = queue.SimpleQueue()
+        self._sender = machine.thread(self._deliver, "connectors.alerts")
+        self._sender.start()
         self._busy: dict[str, float] = {}
         self._fed: dict[str, float] = {}
         self.between = 1.0 if watchman.is_timed else None
@@ -183,20 +187,35 @@ class Watch(Listening):
 
     def between_batches(self) -> None:
         for query in self._spark.streams.active:
-            key, now = str(query.id), machine.monotonic()
-            status = query.status
-            if status["isTriggerActive"] and status["isDataAvailable"]:
-                self._busy.setdefault(key, now)
-            else:
-                self._busy.pop(key, None)
-            last = self._last.get(key)
-            progress = last or {"id": key, "runId": str(query.runId), "name": query.name, "batchId": -1, "sources": []}
-            times = {"busy": now - self._busy.get(key, now), "quiet": now - self._fed.setdefault(key, now)}
-            self._watchman.look(Observation(progress, rows_of(key, last), **times), between=True)
+            self._safely(self._look_between, query)  # one that ends just now may not answer
+
+    def _look_between(self, query: Any) -> None:
+        key, now = str(query.id), machine.monotonic()
+        status = query.status
+        if status["isTriggerActive"] and status["isDataAvailable"]:
+            self._busy.setdefault(key, now)
+        else:
+            self._busy.pop(key, None)
+        last = self._last.get(key)
+        progress = last or {"id": key, "runId": str(query.runId), "name": query.name, "batchId": -1, "sources": []}
+        times = {"busy": now - self._busy.get(key, now), "quiet": now - self._fed.setdefault(key, now)}
+        self._watchman.look(Observation(progress, rows_of(key, last), **times), between=True)
+
+    def stop(self) -> None:
+        """Also waits, but not for ever, until ``on_alert`` has had all alerts."""
+        super().stop()
+        self._outbox.put(None)
+        if threading.current_thread() is not self._sender:
+            self._sender.join(60)
 
     def _raised(self, alert: Alert) -> None:
         self.alerts.append(alert)
-        self._on_alert(alert)
+        self._outbox.put(alert)
+
+    def _deliver(self) -> None:
+        """Hands on alerts in a thread of its own: while a webhook hangs, the batches of others are still seen to end."""
+        while (alert := self._outbox.get()) is not None:
+            call_back(self._on_alert, alert)
 
 
 def cells(batch: Observation, state: str, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
@@ -42,6 +43,17 @@ def _json(alert: Alert, key: str) -> dict[str, Any]:
     return asdict(alert)
 
 
+class _SecretFilter(logging.Filter):
+    """Holds back what the HTTP client logs of an address: the path is the secret of most webhooks."""
+
+    def __init__(self, secret: str) -> None:
+        super().__init__()
+        self.secret = secret
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self.secret not in record.getMessage()
+
+
 _FORMS: Final[Mapping[str, Callable[[Alert, str], dict[str, Any]]]] = {
     "json": _json,
     "slack": _slack,
@@ -68,18 +80,32 @@ def webhook(url: str = "", *, form: str = "json", key: str = "") -> Callable[[Al
         address, key = filled(address), filled(key)
     except ValueError as missing:
         problems.append(Problem("url", f"must be {missing}."))
-    if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).hostname:
+    if not _is_url(address):
         problems.append(Problem("url", "must be the address of a webhook, as https://hooks.example.org/services/…"))
     if problems:
         raise Misconfigured(_NAME, problems)
     library = client_library("requests", "requests", connector=_NAME, option="url")
+    place = urlsplit(address)
+    if secret := place.path.strip("/") or place.query:
+        for log in ("urllib3.connection", "urllib3.connectionpool"):
+            logging.getLogger(log).addFilter(_SecretFilter(secret))
 
     def post(alert: Alert) -> None:
+        body = _FORMS[form](alert, key)
         try:
-            library.post(address, json=_FORMS[form](alert, key), timeout=_SECONDS).raise_for_status()
-        except library.RequestException as error:  # its text has the address, which is a secret
-            answer = getattr(error.response, "status_code", None)
-            why = f"answered {answer}" if answer else f"gave no answer ({type(error).__name__})"
-            raise Transient(f"the webhook at {urlsplit(address).hostname} {why}") from None
+            # A redirection leads to a page of a login, with the key. The text of an answer may have no end.
+            with library.post(address, json=body, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
+                why = "" if 200 <= answer.status_code < 300 else f"answered {answer.status_code}"
+        except (library.RequestException, ValueError) as error:  # its text has the address, which is a secret
+            why = f"gave no answer ({type(error).__name__})"
+        if why:
+            raise Transient(f"the webhook at {place.hostname} {why}")
 
     return post
+
+
+def _is_url(address: str) -> bool:
+    try:
+        return urlsplit(address).scheme in ("http", "https") and bool(urlsplit(address).hostname)
+    except ValueError:  # half an address of IPv6
+        return False

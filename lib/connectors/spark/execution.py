@@ -26,6 +26,8 @@ _COLUMN: Final = re.compile(r"#\d+")
 """The id of a column, which no other column of the same server has."""
 _proven = machine.PerProcess(set[str])
 """The ids of the queries whose name has been checked: on Connect, each query has a process of its own."""
+_LAST_STEP_MILLISECONDS: Final = 1000
+"""What a query's thread needs, at most, when it has told its end."""
 _CLONES: Final = "spark.sql.connect.streaming.foreachBatch.useClonedSession"
 
 
@@ -157,14 +159,23 @@ def _plans(frame: DataFrame, query: str) -> list[Any]:
 
 
 def ended(execution: Any, seconds: float) -> str:
-    """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+    """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``.
+
+    A query that somebody has stopped runs until its batch is over: a function of Python is not interrupted.
+    """
     from pyspark.errors import StreamingQueryException
 
     try:
         over = execution.awaitTermination(max(1, round(seconds * 1000)))
     except StreamingQueryException:  # it throws what the query died of
         return "failed"
-    return "ended" if over else "running"
+    return "ended" if over and _has_ended(execution.queryExecutionThread()) else "running"
+
+
+def _has_ended(thread: Any) -> bool:
+    """True for a thread of the JVM that has ended, or does so now."""
+    thread.join(_LAST_STEP_MILLISECONDS)
+    return not thread.isAlive()
 
 
 def offsets_of(execution: Any, batch: int) -> Offsets | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.options import masked
 
 from . import model
 from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, read
@@ -87,13 +88,16 @@ def _prefix(config: Config) -> str:
 
 
 def job_facts(bundle: Bundle) -> list[dict[str, Any]]:
-    """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started."""
+    """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started.
+
+    Secrets are hidden, as on the page of a run: a variable of the command line may be one.
+    """
     return [
         {
             "job": job.key,
             "name": job.name,
             "tasks": [task.key for task in (job.tasks.values() if job.findings.problems else in_order(job.tasks))],
-            "parameters": dict(job.parameters),
+            "parameters": {name: masked(name, default) for name, default in job.parameters.items()},
             "schedule": _schedule(bundle, job.config),
         }
         for job in bundle.jobs.values()
