@@ -93,4 +93,4 @@ def test_a_callback_may_stop_its_watch(queries: list[Any]) -> None:
 
     watch = Watch(session(queries), Watchman([first_batch], stop), None)
     Query("first").ends_batch(watch, 0)
-    wait_until(lambda: not watch._messenger.is_alive(), 5)
+    wait_until(lambda: not watch._sender.is_alive(), 5)
