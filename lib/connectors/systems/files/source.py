@@ -130,7 +130,7 @@ MOST_NAMES = 10_000
 """The most names of earlier batches' files in an offset (370 kB); if files come faster, it forgets names earlier."""
 _log = logging.getLogger("connectors.files")
 _SPARE_NAMES = 100_000
-"""The number of names of deleted files that a run remembers, in addition to all existing files."""
+"""A run remembers the names of as many deleted files as there are files, and of so many more."""
 _TOUCH = "to have such a file read, give it a new modification time (touch; in an object store copy it onto itself)"
 _WAY_OUT = "bring the file back, or set failOnDataLoss=false to go on without it"
 
@@ -151,9 +151,9 @@ class FilesSource(Source):
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
     its folders (``year=2024``), or are null. Lines of csv have no header.
 
-    The source reads files in the order of their times, and does not remember them for ever. It takes a file for one that it
-    has read if the file appears more than ``maxFileAge`` after its own last change, measured from the newest file read, or
-    behind 10,000 newer files that were read.
+    The source reads files in the order of their times, and does not remember them for ever. A file may appear more than
+    ``maxFileAge`` after its own last change, measured from the newest file read, or behind 10,000 newer files that were read.
+    The source takes such a file for one that it has read.
     Such files, moved in with an old modification time, are an error. With ``failOnDataLoss=false`` they count as
     ``skipped`` in the query's table, from its next batch on, and a warning names the first one. For files that came while
     the query was down, the source compares the number of old files with that of its last batch. If old files were deleted,
