@@ -15,11 +15,11 @@ __all__ = ["foreach_batch", "guarantees", "register"]
 
 
 def register(spark: SparkSession, *more: type) -> None:
-    """Makes every ``connectors.<system>`` format known to ``spark``, and ``more`` sources and sinks of your own.
+    """Registers every ``connectors.<system>`` format with ``spark``, and ``more`` sources and sinks of your own.
 
-    The library reaches Spark's workers by itself, also on a Spark Connect server that has never heard of it. A class of
-    the notebook does, too; a module of your own must be on the workers' PYTHONPATH, except on Spark Connect, where it is
-    sent along. Formats are registered for what this Spark can do with them: streaming sources need Spark 4.2, sinks by
+    The library ships itself to Spark's workers, also on a Spark Connect server without it. It also ships classes that you
+    define in a notebook. A module of your own must be on the workers' PYTHONPATH, except on Spark Connect, where it is
+    shipped too. A format can do what this Spark supports: streaming sources need Spark 4.2, sinks by
     ``writeStream.format`` 4.1, the rest 4.0. Raises :class:`~connectors.ground.errors.MissingFeature` below that.
     """
     from .ground.runtime import LIBRARY
@@ -37,10 +37,10 @@ def register(spark: SparkSession, *more: type) -> None:
 
 
 def guarantees() -> pd.DataFrame:
-    """The promises of each system: a frame of ``system``, ``source``, ``sink`` (the strongest guarantee) and ``conditions``.
+    """The guarantees of each system: a frame of ``system``, ``source``, ``sink`` (the strongest guarantee) and ``conditions``.
 
-    A connector whose conditions are still to be written (``"TODO …"``) promises nothing, and has no row. For a source,
-    exactly-once means that each record has its effect on state and targets once; Spark may read it twice.
+    A system whose conditions are not yet written (``"TODO …"``) guarantees nothing and has no row. For a source,
+    exactly-once means that each record affects state and targets once; Spark may read it twice.
     """
     import pandas as pd
 
@@ -62,12 +62,12 @@ def foreach_batch(
     options: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Callable[[DataFrame, int], None]:
-    """A function for ``writeStream.foreachBatch`` that commits each micro-batch to a sink, or to several.
+    """Returns a function for ``writeStream.foreachBatch`` that commits each micro-batch to one or several sinks.
 
-    ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) or a sink class of your own, with its ``options``;
-    or a list of such pairs: the batch is then computed once, and each sink commits it for itself.
-    Options may also be keywords: ``file_format="json"`` is ``fileFormat``. Everything is checked here, without
-    contacting the target; :class:`~connectors.ground.errors.Misconfigured` lists all that is wrong, and
+    ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) or a sink class of your own, with its ``options``.
+    It may also be a list of such pairs: Spark then computes the batch once, and each sink commits it separately.
+    Options may also be keywords: ``file_format="json"`` is ``fileFormat``. This call checks everything without
+    contacting the target: :class:`~connectors.ground.errors.Misconfigured` lists every problem, and
     :class:`~connectors.ground.errors.MissingFeature` names the Spark that the options need.
     """
     from .ground.runtime import LIBRARY

@@ -13,8 +13,8 @@
 
     df.transform(async_io.unordered_wait, Lookup(), schema="name string, city string", capacity=200)
 
-Calls are made at least once per row; each input row has exactly one outcome. ``engine`` knows nothing of Spark,
-``calls`` holds what stands between a row and its service, ``task`` joins both to a Spark task.
+The function is called at least once per row; each input row has exactly one outcome. ``engine`` knows nothing of Spark,
+``calls`` holds the layers between a row and its service, ``task`` joins both to a Spark task.
 """
 
 from __future__ import annotations

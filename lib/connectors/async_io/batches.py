@@ -1,4 +1,4 @@
-"""The batches and slots of the engine, and the conversion of Arrow to Python rows and back, once for a batch."""
+"""The batches and slots of the engine, and the conversion from Arrow to Python rows and back, once per batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .function import named
 
 
 class Columns:
-    """Builds output batches: the columns ``keep`` of the input beside those of ``results``."""
+    """Builds output batches: the columns ``keep`` of the input, then those of ``results``."""
 
     def __init__(self, keep: Sequence[str], results: pa.Schema, operator: str) -> None:
         self.keep, self.results, self.operator = list(keep), results, operator
@@ -33,7 +33,7 @@ class Columns:
         return rows
 
     def build(self, source: pa.RecordBatch, indices: list[int] | None, results: list[Any]) -> pa.RecordBatch | None:
-        """The rows ``indices`` of ``source`` (``None``: all), once for each row of their result; None when there are none."""
+        """The rows ``indices`` of ``source`` (``None``: all), once for each row of their result; None if there are none."""
         if set(map(type, results)) == {dict}:
             flat = results
         else:
@@ -78,7 +78,7 @@ class Columns:
         raise self._culprit(source, indices, flat)
 
     def _culprit(self, source: pa.RecordBatch, indices: list[int] | None, flat: list[dict[str, Any]]) -> Poison:
-        """The error for the first value in ``flat`` that does not fit the schema: it names row and column."""
+        """The error for the first value in ``flat`` that does not fit the schema; it names the row and column."""
         for n, row in enumerate(flat):
             if problem := self._problem(row):
                 return self._refused(source, n if indices is None else indices[n], problem)
@@ -132,7 +132,7 @@ class EngineSettings:
 
 
 class RowBatch:
-    """The rows of one record batch; ``source`` is what the caller needs to build the output."""
+    """The rows of one record batch; from ``source`` the caller builds the output."""
 
     __slots__ = ("arrived", "left", "results", "rows", "sent", "size", "source", "taken")
 
@@ -145,19 +145,19 @@ class RowBatch:
         self.arrived = 0.0
 
     def put(self, first: int, results: list[Any]) -> bool:
-        """Stores the results of the rows from ``first`` on; true when they were the last."""
+        """Stores the results of the rows from ``first`` on; true if no more are missing."""
         self.results[first : first + len(results)] = results
         self.left -= len(results)
         return not self.left
 
     def finished(self, in_order: bool) -> list[int]:
-        """The rows that have an outcome and have not left; ``in_order`` only those before any without outcome."""
+        """The rows that have an outcome and have not left; ``in_order``: only those before the first without outcome."""
         if in_order:
             return list(takewhile(lambda i: self.results[i] is not PENDING, range(self.sent, self.size)))
         return [i for i, result in enumerate(self.results) if result is not PENDING and result is not SENT]
 
     def send(self, indices: list[int]) -> Output:
-        """Takes the outcomes of ``indices`` out; others are still to come."""
+        """Takes out the outcomes of ``indices``; others will follow."""
         results = [self.results[i] for i in indices]
         for i in indices:
             self.results[i] = SENT
@@ -165,7 +165,7 @@ class RowBatch:
         return Output(self.source, indices, results, last=False)
 
     def send_rest(self) -> Output:
-        """Takes out all that have not left: the whole batch, untouched, where nothing has."""
+        """Takes out all remaining outcomes; if none has left yet, the whole batch unchanged."""
         if not self.sent:
             return Output(self.source, None, self.results, last=True)
         indices = [i for i, result in enumerate(self.results) if result is not SENT]
@@ -177,7 +177,7 @@ _NO_BATCH: Final = RowBatch([])
 
 @dataclass
 class Output:
-    """Outcomes that leave: the rows ``indices`` of ``source`` (``None``: all of them); ``last`` when none are left."""
+    """Outcomes that leave the engine: the rows ``indices`` of ``source`` (``None``: all); ``last``: none of it remain."""
 
     source: Any
     indices: list[int] | None
@@ -186,7 +186,7 @@ class Output:
 
 
 class Slot:
-    """One place in the capacity: the rows that it serves now, and since when (infinity: none, or the clock stands)."""
+    """One place in the capacity: the rows that it serves now, and since when (infinity: no rows, or the clock is paused)."""
 
     __slots__ = ("batch", "index", "late", "places", "rows", "since", "task")
 
@@ -196,7 +196,7 @@ class Slot:
         self.park()
 
     def park(self) -> None:
-        """Serves nothing, and keeps no batch in memory."""
+        """Makes the slot idle, so that it keeps no batch in memory."""
         self.batch = _NO_BATCH
         self.index = 0
         self.rows: Any = None
@@ -204,19 +204,19 @@ class Slot:
         self.since = inf
 
     def pieces(self) -> list[tuple[RowBatch, int, int]]:
-        """The places that the results of its rows go to: batch, first index, index after the last."""
+        """The places for the results of its rows: batch, first index, index after the last."""
         return self.places or [(self.batch, self.index, self.index + 1)]
 
 
 Call = Callable[[Any, Slot], Awaitable[Any]]
-"""The call of one row, or of a list of rows where ``batch_size`` is above 1 (it then returns a result for each)."""
+"""A call for one row, or for a list of rows if ``batch_size`` is above 1; it then returns a result for each."""
 
 Fallback = Callable[[Any, BaseException], Any]
-"""The result of a row whose call has failed, by the row and the cause; it raises where there is none."""
+"""Returns the result of a row whose call has failed, from the row and the error; raises if it has none."""
 
 
 def check_results(rows: list[Any], results: Any) -> list[Any]:
-    """The results of a call of several rows. Raises ``TypeError`` unless there is one for each."""
+    """The results of a call for several rows. Raises ``TypeError`` unless there is one for each."""
     if not isinstance(results, (list, tuple)) or len(results) != len(rows):
         got = f"{len(results)} entries" if isinstance(results, (list, tuple)) else type(results).__name__
         raise TypeError(f"a call of {len(rows)} rows must return a list with one entry for each; got {got}")

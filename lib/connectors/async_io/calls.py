@@ -1,7 +1,7 @@
 """Policies of calls (retries, a cache, a circuit breaker), and the layers between a slot and the user's function.
 
-A layer is called as the engine calls, ``await layer(rows, slot)``: with one row, or with a list where the operator asks for
-several at once. All layers belong to the thread of the event loop.
+The engine calls a layer as ``await layer(rows, slot)``: with one row, or with a list if ``batch_size`` is above 1. All layers
+belong to the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from .batches import Call, Slot
 from .function import Counters
 
 Seconds = str | float
-"""A duration as users type it: ``"200ms"``, ``"1 hour"``, or a number of seconds."""
+"""A duration as a user types it: ``"200ms"``, ``"1 hour"``, or a number of seconds."""
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Tries after the first one, with pauses that grow; the row keeps its place in the capacity while it waits.
+    """Retries a call with growing pauses; the row keeps its place in the capacity while it waits.
 
-    ``max_retries`` (3) tries follow the first one, after pauses of ``initial_backoff`` (100 ms) times ``multiplier``
-    (2; 1 is a fixed delay) for each failure, at most ``max_backoff`` (1 s); jitter only shortens them. ``on`` are the
-    exceptions worth another try (``ConnectionError``, and this library's ``Transient``, whose ``retry_after`` is heeded
-    also above ``max_backoff``); ``when(result)`` is true for a result worth one (none), and the last result counts,
-    whatever it is.
+    ``max_retries`` (3) tries follow the first one. The pause is ``initial_backoff`` (100 ms), times ``multiplier``
+    (2; 1 is a fixed delay) after each further failure, at most ``max_backoff`` (1 s); jitter only shortens it. ``on`` lists
+    the exceptions to retry: by default ``ConnectionError``, and this library's ``Transient``, whose ``retry_after`` may
+    exceed ``max_backoff``. ``when(result)`` is true for a result to retry (default: none); the last result always counts.
     The row's timeout covers all its tries. Raises :class:`Misconfigured` for values that cannot work.
     """
 
@@ -60,10 +59,10 @@ class Retry:
 
 @dataclass(frozen=True)
 class Cache:
-    """Answers kept by key, in the worker and as long as it lives: missing ones too, failures never.
+    """Caches answers by key while the worker process lives; also that a key has no answer, but never failures.
 
-    ``key`` names the input columns that the answer depends on. ``size`` (10,000) answers are kept, the least recently
-    used go first; each for ``ttl`` (1 hour; ``None``: for ever). Rows with equal keys in flight are asked once.
+    ``key`` names the input columns that the answer depends on. The cache holds ``size`` (10,000) answers and drops the least
+    recently used; each expires after ``ttl`` (1 hour; ``None``: never). Rows in flight with equal keys share one call.
     """
 
     key: Sequence[str]
@@ -84,10 +83,10 @@ class Cache:
 
 @dataclass(frozen=True)
 class CircuitBreaker:
-    """Spares a service that is down: after ``failures`` (5) calls in a row that raised or timed out, no more are made.
+    """Protects a service that is down: after ``failures`` (5) calls in a row that raised or timed out, it stops calls.
 
-    Rows then fail at once, so they get the function's ``timeout(row)``. After ``reset_timeout`` (30 s) one call is let
-    through: its success closes the circuit, its failure keeps it open for another ``reset_timeout``.
+    Rows then fail at once, so they get the function's ``timeout(row)``. After ``reset_timeout`` (30 s) it lets one call
+    through: success closes the circuit, failure keeps it open for another ``reset_timeout``.
     """
 
     failures: int = 5
@@ -103,7 +102,7 @@ class CircuitBreaker:
 
 
 class _Problems(list[Problem]):
-    """Everything that is wrong with one description, so that one error can list it."""
+    """All problems of one description, so that one error can list them."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -136,7 +135,7 @@ class Limiter(Protocol):
 
 
 class Attempts:
-    """Calls the function under a rate limit and a circuit breaker, and tries again."""
+    """Calls the function with a rate limit, a circuit breaker and retries."""
 
     def __init__(
         self, invoke: Invoke, counters: Counters, retry: Retry | None, limiter: Limiter | None, breaker: Breaker | None
@@ -164,7 +163,7 @@ class Attempts:
             await asyncio.sleep(self._retry.pauses.pause(failures, outage))
 
     def _is_last(self, failures: int, slot: Slot) -> bool:
-        """No tries are left, or nobody waits any more: the call turned its cancel into something else."""
+        """True if no tries are left, or the row has timed out and the call turned its cancel into another error."""
         return failures == self._retry.max_retries or slot.late
 
     def _worth_another(self, error: Exception) -> bool:
@@ -184,7 +183,7 @@ class Attempts:
         except Exception:
             breaker.failed()
             raise
-        except BaseException:  # a cancel: a timeout is the service's fault, the end of the task is not
+        except BaseException:  # a cancel: a timeout is the service's failure, the end of the task is not
             (breaker.failed if slot.late else breaker.given_up)()
             raise
         (breaker.failed if slot.late else breaker.succeeded)()
@@ -195,12 +194,12 @@ class Attempts:
             check()
         except CircuitOpen:
             self._counters.rejected += 1
-            await asyncio.sleep(0)  # or a slot would refuse all rows at one go, before the call on trial can come back
+            await asyncio.sleep(0)  # else a slot would refuse all rows at once, before the trial call can return
             raise
 
 
 async def _off_the_clock(limiter: Limiter, slot: Slot) -> None:
-    """Waits for our own limit: that is not the service's time, so the row's deadline moves by as much."""
+    """Waits for the rate limit. This is not the service's time, so the row's deadline moves by as much."""
     now = asyncio.get_running_loop().time
     began, since, slot.since = now(), slot.since, inf
     await limiter.acquire()
@@ -208,10 +207,10 @@ async def _off_the_clock(limiter: Limiter, slot: Slot) -> None:
 
 
 class Cached:
-    """Answers by key from ``store``; equal keys in flight are asked once. ``ask`` takes and returns lists.
+    """Answers by key from ``store``; rows in flight with equal keys share one call. ``ask`` takes and returns lists.
 
-    Whoever asks first for a key leads; the others wait. A leader's failure is theirs too, but a leader that ran out of
-    time only makes one of them the next leader: they may have time left.
+    The first row that asks for a key leads; the others wait. They share the leader's failure. If the leader times out, one of
+    them becomes the next leader, since they may have time left.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class Cached:
         outcome: Any = _ASK_AGAIN
         try:
             answers = await self._ask(rows, slot)
-            if slot.late:  # made of a cancel, so no answer to keep
+            if slot.late:  # the result of a cancel is no answer to cache
                 raise asyncio.CancelledError
             outcome = answers
             if not isinstance(outcome, list) or len(outcome) != len(keys):
@@ -267,7 +266,7 @@ class Cached:
     async def _follow(
         self, key: tuple[Any, ...], call: asyncio.Future[Any], answers: dict[tuple[Any, ...], Any]
     ) -> None:
-        outcome = await asyncio.shield(call)  # many wait for one future: a cancel of ours must not reach the others
+        outcome = await asyncio.shield(call)  # many wait for one future: the cancel of one row must not reach the others
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not _ASK_AGAIN:
@@ -276,7 +275,7 @@ class Cached:
 
 
 def one_at_a_time(cached: Cached) -> Call:
-    """``cached``, for a slot that serves single rows."""
+    """``cached`` for a slot that serves single rows."""
 
     async def call(row: Any, slot: Slot) -> Any:
         return (await cached([row], slot))[0]
@@ -285,7 +284,7 @@ def one_at_a_time(cached: Cached) -> Call:
 
 
 def as_list(call: Call) -> Call:
-    """A call of one row as one that takes and returns lists of one."""
+    """A call for one row as a call that takes and returns lists of one."""
 
     async def ask(rows: list[Any], slot: Slot) -> list[Any]:
         return [await call(rows[0], slot)]

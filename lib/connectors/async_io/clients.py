@@ -1,9 +1,9 @@
-"""Ready lookups, each a few lines on a well-kept client: HTTP (aiohttp), Redis, SQL (SQLAlchemy), DynamoDB (aioboto3).
+"""Ready-made lookups on well-maintained clients: HTTP (aiohttp), Redis, SQL (SQLAlchemy), DynamoDB (aioboto3).
 
-In templates such as ``users/{user_id}`` names in braces are input columns; a row with a null in one of them is not asked
-for, and is missing. What an answer has beyond the operator's schema is left out. ``missing`` says what a row without answer
-gets, ``failed`` what a row gets whose call failed after its retries: ``null`` keeps it with nulls, ``drop`` leaves it out,
-``fail`` (only ``failed``; its default) fails the task. Clients are shared by all tasks of a worker. Outages are
+In templates such as ``users/{user_id}`` names in braces are input columns. A row with a null in one of them makes no call
+and counts as missing. A lookup ignores parts of an answer that the operator's schema does not have. ``missing`` is for rows
+without an answer, ``failed`` for rows whose call failed after its retries: ``null`` keeps the row with nulls, ``drop`` leaves
+it out, ``fail`` (only ``failed``; its default) fails the task. All tasks of a worker share a client. Outages are
 ``Transient``, so ``retry=Retry()`` covers them.
 """
 
@@ -34,10 +34,10 @@ _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
 
 
 class _Lookup(AsyncFunction):
-    """The base class of the ready-made lookups; a subclass gives ``connect`` and ``ask``."""
+    """The base class of the ready-made lookups; a subclass has ``connect`` and ``ask``."""
 
     key_option: ClassVar[str]
-    """The argument that names columns of the input."""
+    """The argument that names input columns."""
 
     def __init__(self, missing: str = "null", failed: str = "fail") -> None:
         problems = []
@@ -50,7 +50,7 @@ class _Lookup(AsyncFunction):
         self.missing, self.failed = missing, failed
 
     def key_names(self) -> Sequence[str]:
-        """The columns of the input that a call asks by. Raises ``ValueError`` with a phrase after "must be"."""
+        """The input columns that a call looks up by. Raises ``ValueError`` with a phrase that continues "must be"."""
         raise NotImplementedError
 
     def check_columns(self, columns: Sequence[str]) -> Iterator[Problem]:
@@ -74,7 +74,7 @@ class _Lookup(AsyncFunction):
         return [self.answer(None) if self._is_missing(part) else next(answers) for part in row]
 
     def _is_missing(self, row: Row) -> bool:
-        """True for a key with a null, which no service has."""
+        """True for a key with a null, which no service can have."""
         return any(row[name] is None for name in self._keys)
 
     def timeout(self, row: Row) -> Rows:
@@ -92,7 +92,7 @@ class _Lookup(AsyncFunction):
         return list(await asyncio.gather(*map(self.ask, rows)))
 
     def answer(self, content: Any) -> Rows:
-        """The columns of the schema out of ``content``: an object, several, or nothing."""
+        """Takes the columns of the schema from ``content``: an object, several, or nothing."""
         if not content:
             return _FALLBACKS[self.missing]
         return [self._fitted(item) for item in content] if isinstance(content, list) else self._fitted(content)
@@ -106,8 +106,8 @@ class _Lookup(AsyncFunction):
 class HttpLookup(_Lookup):
     """``GET`` of ``url``, such as ``http://host/users/{user_id}``, with ``headers``; the answer is JSON.
 
-    404 is a missing key; 408, 429 and 5xx are outages (``Retry-After`` is heeded), other statuses bad records. Redirects are
-    followed, and ``headers`` go to no other server.
+    404 is a missing key; 408, 429 and 5xx are outages (with their ``Retry-After``), other statuses bad records. It follows
+    redirects, but sends ``headers`` to no other server.
     """
 
     key_option = "url"
@@ -125,7 +125,7 @@ class HttpLookup(_Lookup):
         aiohttp = _library("aiohttp")
         limit = context.capacity * context.batch_size
 
-        def make() -> Any:  # the row's timeout is the only one
+        def make() -> Any:  # only the row's timeout applies
             return aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=limit), timeout=aiohttp.ClientTimeout(total=None)
             )
@@ -146,7 +146,7 @@ class HttpLookup(_Lookup):
             raise Transient(f"{type(error).__name__}: {error}") from error
 
     async def _response(self, url: str) -> Any:
-        """The answer of ``url``, or of where it redirects to. No other server gets the headers: they may be secrets."""
+        """The answer of ``url``, or of its redirect. No other server gets the headers, since they may be secrets."""
         place, headers = url, self.headers
         for _ in range(_REDIRECTS + 1):
             response = await self.session.get(place, headers=headers, allow_redirects=False)
@@ -167,9 +167,9 @@ def _refusal(status: int, retry_after: str | None) -> ConnectorError:
 class RedisLookup(_Lookup):
     """A hash, or with ``json=True`` a string that holds a JSON object, under ``key``, such as ``user:{user_id}``.
 
-    A hash's texts are read as the schema's types. ``url``, ``user`` and ``password``, also as ``{{secrets/scope/key}}``, are
-    those of the sink ``connectors.redis``, clusters and sentinels too. With ``batch_size`` above 1, a call is one ``MGET``, or
-    a pipeline of ``HMGET``.
+    The lookup converts a hash's texts to the schema's types. ``url``, ``user`` and ``password``, also as
+    ``{{secrets/scope/key}}``, are as in the sink ``connectors.redis``, with clusters and sentinels. With ``batch_size``
+    above 1, a call is one ``MGET``, or a pipeline of ``HMGET``.
     """
 
     key_option = "key"
@@ -197,7 +197,7 @@ class RedisLookup(_Lookup):
         return _names_in(self.key)
 
     async def connect(self, context: Context) -> None:
-        from ..systems.redis.connection import connect  # here, since it brings the whole connector along
+        from ..systems.redis.connection import connect  # here, since it imports the whole connector
 
         redis, self._orjson = _library("redis.asyncio"), _library("orjson")
         self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
@@ -222,7 +222,7 @@ class RedisLookup(_Lookup):
     async def _texts(self, keys: list[str]) -> Any:
         if len(keys) == 1:
             return [await self.client.get(keys[0])]
-        # a cluster has the keys on several nodes
+        # in a cluster the keys are on several nodes
         return await getattr(self.client, "mget_nonatomic", self.client.mget)(keys)
 
     async def _hashes(self, keys: list[str]) -> Any:
@@ -236,7 +236,7 @@ class RedisLookup(_Lookup):
     def _parsed(self, text: str) -> Any:
         try:
             return self._orjson.loads(text)
-        except ValueError:  # NaN, perhaps, which Python's own parser takes
+        except ValueError:  # perhaps NaN, which Python's own parser accepts
             return json.loads(text)
 
     def _typed(self, value: Any) -> Any:
@@ -249,8 +249,8 @@ class RedisLookup(_Lookup):
 class SqlLookup(_Lookup):
     """The rows of ``query``, such as ``select name from users where id = :user_id``: none, one or several per input.
 
-    ``url`` is SQLAlchemy's, with an asynchronous driver: ``postgresql+asyncpg://…``. A call of several rows runs their
-    queries one after the other on one connection. A column of the schema that the query does not give is an error.
+    ``url`` is SQLAlchemy's, with an asynchronous driver: ``postgresql+asyncpg://…``. A call for several rows runs their
+    queries one after the other on one connection. If the query lacks a column of the schema, that is an error.
     """
 
     key_option = "query"
@@ -263,7 +263,7 @@ class SqlLookup(_Lookup):
         return list(_library("sqlalchemy").text(self.query).compile().params)
 
     def _is_missing(self, row: Row) -> bool:
-        return False  # a query may have a meaning for a null
+        return False  # a query may give null a meaning
 
     async def connect(self, context: Context) -> None:
         sqlalchemy, asynchronous = _library("sqlalchemy"), _library("sqlalchemy.ext.asyncio")
@@ -282,7 +282,7 @@ class SqlLookup(_Lookup):
             connection = await self.engine.connect()
             try:
                 return [await self._select(connection, row) for row in rows]
-            finally:  # not "async with": a cancel could not end its rollback on a connection that has fallen silent
+            finally:  # not "async with": a cancel could not end its rollback on a dead connection
                 await asyncio.wait_for(connection.close(), _CLOSE_SECONDS)
         except self.failures as error:
             raise _failure_of_sql(error) from error
@@ -299,11 +299,11 @@ class SqlLookup(_Lookup):
 
 _CLOSE_SECONDS: Final = 5.0
 _SQL_OUTAGES: Final = ("08", "40", "53", "55", "57")
-"""Classes of SQLSTATE that pass: connection, conflict, resources, locks, a server that is going down or coming up."""
+"""SQLSTATE classes of outages: connection, conflict, resources, locks, a server that is shutting down or starting."""
 
 
 def _failure_of_sql(error: Any) -> ConnectorError:
-    """An outage, or a query that never works; databases without SQLSTATE say by their words that they are busy."""
+    """The error for an outage or for a query that never works. Databases without SQLSTATE tell by message text."""
     cause = getattr(error, "orig", error)
     state = getattr(cause, "sqlstate", None)
     lost = isinstance(error, OSError) or error.connection_invalidated
@@ -317,10 +317,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 class DynamoDbLookup(_Lookup):
-    """The item of ``table`` whose key attributes have the values of the input columns of the same names, ``key_columns``.
+    """The item of ``table`` whose key attributes equal the input columns of the same names, ``key_columns``.
 
-    ``config`` goes to the client as it is: ``region_name``, ``endpoint_url``. Numbers come as int or float. With ``batch_size``
-    above 1, a call is a ``BatchGetItem`` for each hundred keys; what the service leaves out of it is asked for again.
+    ``config`` goes to the client unchanged: ``region_name``, ``endpoint_url``. Numbers become int or float. With ``batch_size``
+    above 1, a call is a ``BatchGetItem`` for each hundred keys; it asks again for keys that the service left unprocessed.
     """
 
     key_option = "key_columns"
@@ -362,7 +362,7 @@ class DynamoDbLookup(_Lookup):
         return [self._columns(by_key.get(tuple(self._key(row).values()), {})) for row in rows]
 
     async def _get(self, keys: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
-        """The items of some keys. A service that is busy gives a part of them, and has to be asked for the others."""
+        """The items of some keys. A busy service returns only a part, so this asks again for the others."""
         items: list[Mapping[str, Any]] = []
         request: Any = {self.table: {"Keys": keys}}
         pause = _FIRST_PAUSE
@@ -405,7 +405,7 @@ def _number(value: Any) -> Any:
 
 
 def _names_in(template: str) -> list[str]:
-    """The columns that a template names, also by a part of them, such as ``{user[id]}``."""
+    """The columns that a template names, also through a part of them, such as ``{user[id]}``."""
     try:
         return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(template) if name is not None]
     except ValueError:

@@ -1,17 +1,17 @@
-"""The engine: up to ``capacity`` calls in flight over the rows of an endless run of batches, on one event loop.
+"""The engine: up to ``capacity`` calls in flight over the rows of an endless sequence of batches, on one event loop.
 
-It knows neither Spark nor Arrow nor threads, so a test drives it with a clock of its own. What makes it fast:
+It knows neither Spark nor Arrow nor threads, so a test can drive it with its own clock. What makes it fast:
 
 * **Slots.** ``capacity`` long-lived tasks take row after row and await the user's call directly: no task, lock or
-  semaphore per row. The number of slots is the bound on calls in flight, and there is no drain between two batches.
+  semaphore per row. The number of slots limits the calls in flight, and there is no drain between two batches.
 * **Results by index.** A slot writes into its batch's list of results, so order costs nothing: an ordered run gives
   batches out in their order, an unordered one as they finish.
 * **One timer for all timeouts.** It sleeps until the earliest deadline of the rows now in flight.
 
-The deadline settles its row at once; the cancel that follows only tidies up. It cannot hit another row: a slot that
-is not parked is always suspended inside the call of the row that it serves, and what that call still returns, raises or
-swallows is dropped. A call that ignores its cancel keeps its slot, so that no more than ``capacity`` calls run; only
-when it goes on for ``close_timeout`` more is it abandoned and its slot filled anew, or it would stop the task for ever.
+The deadline decides the outcome of its row at once; the cancel that follows only tidies up. It cannot hit another row: a
+slot that is not parked is always suspended inside the call of its row. Whatever that call still returns, raises or swallows
+is dropped. A call that ignores its cancel keeps its slot, so that no more than ``capacity`` calls run. If it runs for
+``close_timeout`` more, the engine abandons it and replaces its slot; otherwise it could block the task for ever.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _SWEEP_FLOOR: Final = 0.001
 class AsyncEngine:
     """Runs ``call`` over batches. Every method belongs to the thread of the event loop.
 
-    ``want`` is called when there is room for one more batch (:meth:`add`), ``emit`` with each :class:`Output`, which
-    counts against the room until :meth:`delivered`. After :meth:`finish`, :meth:`run` ends with the last row.
+    The engine calls ``want`` when there is room for one more batch (:meth:`add`), and ``emit`` with each :class:`Output`,
+    which counts against the room until :meth:`delivered`. After :meth:`finish`, :meth:`run` ends with the last row.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class AsyncEngine:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     async def run(self) -> None:
-        """Serves rows until all are done after :meth:`finish`. Raises what a row without fallback, or :meth:`fail`, gave."""
+        """Serves rows until all are done after :meth:`finish`. Raises the error of :meth:`fail`, or of a row
+        without fallback.
+        """
         self._ask()
         self._sweep()
         self._flush()
@@ -73,7 +75,7 @@ class AsyncEngine:
             await self._stop()
 
     def add(self, batch: RowBatch) -> None:
-        """One more batch. Its rows are served in their order, after those of earlier batches."""
+        """Adds a batch. Its rows are served in their order, after those of earlier batches."""
         self._waits_for_rows = False
         if batch.size and not self._stopping:
             batch.arrived = self._now()
@@ -85,7 +87,7 @@ class AsyncEngine:
         self._ask()
 
     def finish(self) -> None:
-        """No more batches will come."""
+        """Notes that no more batches will come."""
         self._closing = True
         self._wake(len(self._idle))
         self._end_when_empty()
@@ -96,7 +98,7 @@ class AsyncEngine:
             self._done.set_exception(error)
 
     def delivered(self, output: Output) -> None:
-        """The consumer took ``output``: its rows no longer count against the room."""
+        """Notes that the consumer took ``output``: its rows no longer count against the room."""
         self._held_rows -= len(output.results)
         self._held_batches -= output.last
         self._ask()
@@ -109,10 +111,10 @@ class AsyncEngine:
             self._want()
 
     def _has_room(self) -> bool:
-        """Enough rows to take, at any size of batch, but no further ahead than memory allows.
+        """True if one more batch fits: slots never lack rows, at any batch size, and memory stays bounded.
 
-        Where order is kept, a slow row holds back all after it, so the window is small. Elsewhere it holds only its
-        batch, so more batches may be open; those that no slot has begun are still few.
+        In ordered mode a slow row holds back all rows after it, so the window is small. In unordered mode it holds back only
+        its batch, so more batches may be open; but only few that no slot has begun.
         """
         width = self.settings.capacity * self.settings.batch_size
         ahead = _AHEAD_ORDERED if self.settings.ordered else _AHEAD_UNORDERED
@@ -143,7 +145,7 @@ class AsyncEngine:
 
     async def _parked(self, slot: Slot) -> None:
         slot.park()
-        if self._stopping:  # its call has swallowed the cancel, and there is no other
+        if self._stopping:  # its call has swallowed the only cancel
             raise asyncio.CancelledError
         waiter = self._loop.create_future()
         self._idle.append(waiter)
@@ -159,12 +161,12 @@ class AsyncEngine:
             self.fail(error)
 
     async def _serve_rows(self, slot: Slot) -> None:
-        """The hot loop: everything here is paid once per row."""
+        """The hot loop: everything here costs time for each row."""
         now, call, queue, latencies = self._now, self._call, self._queue, self.counters.latencies
         batch: Any
         while True:
             if not queue:
-                batch = row = result = None  # a parked slot must not keep a batch in memory that has left
+                batch = row = result = None  # a parked slot must not keep a finished batch in memory
                 await self._parked(slot)
                 continue
             batch = queue[0]
@@ -192,7 +194,7 @@ class AsyncEngine:
         while True:
             rows = self._take_many(slot)
             if not rows:
-                results = []  # nor what it last answered
+                results = []  # nor its last results
                 await self._parked(slot)
                 continue
             slot.rows, slot.since = rows, self._now()
@@ -208,7 +210,7 @@ class AsyncEngine:
             self._settle(slot, results)
 
     def _take_many(self, slot: Slot) -> list[Any]:
-        """Up to ``batch_size`` rows, across batches; none yet while more may come within ``batch_time``."""
+        """Up to ``batch_size`` rows, across batches; none while more may still come within ``batch_time``."""
         size = self.settings.batch_size
         if not self._queue or not self._worth_a_call():
             return []
@@ -222,7 +224,7 @@ class AsyncEngine:
             if batch.taken == batch.size:
                 self._all_taken()
         if self._queue:
-            self._staff(1)  # what is left needs a slot that minds its time
+            self._staff(1)  # the remaining rows need a slot that watches ``batch_time``
         return rows
 
     def _worth_a_call(self) -> bool:
@@ -239,13 +241,13 @@ class AsyncEngine:
 
     def _all_taken(self) -> None:
         batch = self._queue.popleft()
-        batch.rows = []  # the slots hold what they serve: a slow row must not keep all its neighbours in memory
+        batch.rows = []  # slots hold their own rows: a slow row must not keep all its neighbours in memory
         self._ask()
 
     # -- outcomes
 
     def _in_place_of(self, row: Any, slot: Slot, error: BaseException) -> Any:
-        """The fallback of a row whose call raised; a cancel that is not ours is a failure like any other."""
+        """The fallback of a row whose call raised. A cancel that the engine did not send is a failure like any other."""
         if isinstance(error, GeneratorExit) or self._stopping:
             raise error
         return None if slot.late else self._fallback(row, error)
@@ -275,7 +277,7 @@ class AsyncEngine:
             self._done.set_result(None)
 
     def _flush(self) -> None:
-        """Finished rows leave even while their batch is not: the input may be idle, or a neighbour slow."""
+        """Emits finished rows of unfinished batches: the input may be idle, or a neighbour slow."""
         self._at("flush", self._now() + self.settings.flush_interval, self._flush)
         for batch in list(self._open.values()):
             if batch.size - batch.left > batch.sent and (indices := batch.finished(self.settings.ordered)):
@@ -286,7 +288,7 @@ class AsyncEngine:
     # -- deadlines
 
     def _sweep(self) -> None:
-        """Settles the rows that are due, and sleeps until the next that may be."""
+        """Times out the rows that are due, and sets the timer for the next deadline."""
         now, timeout, grace = self._now(), self.settings.timeout, self.settings.close_timeout
         if timeout == inf:
             return
@@ -320,7 +322,7 @@ class AsyncEngine:
         self._hire()
 
     def _relieved(self, slot: Slot) -> bool:
-        """After a late call has come back: True when its slot is filled anew. Else the slot goes on, its cancel forgotten."""
+        """Called when a late call has returned: True if its slot was replaced. Else the slot goes on without its cancel."""
         if slot not in self._slots:
             return True
         slot.late = False

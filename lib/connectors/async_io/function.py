@@ -1,4 +1,4 @@
-"""The user's function, in the form of a class or a plain function, its fallbacks, and the counters of a task."""
+"""The user's function as a class or a plain function, its fallbacks, and the counters of a task."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PERCENTILES: Final = (50, 95, 99)
 
 @dataclass
 class Counters:
-    """Numbers of one task, written on the event loop.
+    """The counters of one task, written on the event loop.
 
-    ``in_flight_max`` is a number of calls; latencies are seconds of the last 4096 calls that ended in time.
+    ``in_flight_max`` is a number of calls; latencies are in seconds, of the last 4096 calls that ended in time.
     """
 
     rows: int = 0
@@ -41,14 +41,14 @@ class Counters:
     latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLE))
 
     def snapshot(self) -> dict[str, float]:
-        """Every counter by its name, and ``latency_p50``, ``latency_p95``, ``latency_p99`` in seconds."""
+        """Every counter by name, and ``latency_p50``, ``latency_p95``, ``latency_p99`` in seconds."""
         numbers: dict[str, float] = {name: n for name, n in vars(self).items() if name != "latencies"}
         ordered = sorted(self.latencies)
         return numbers | {f"latency_p{percent}": _percentile(ordered, percent) for percent in _PERCENTILES}
 
 
 def count_calls(meter: Meter, counters: Counters, *, failed: bool) -> None:
-    """Adds the numbers of a task to the query's metrics. A failed task has made its calls, but its rows do not count."""
+    """Adds the counters of a task to the query's metrics. The calls of a failed task count, its rows do not."""
     numbers = counters.snapshot()
     state = {name: numbers.pop(name) for name in list(numbers) if name.startswith("latency_")}
     most, rows = numbers.pop("in_flight_max"), numbers.pop("rows")
@@ -75,7 +75,7 @@ Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 @dataclass(frozen=True)
 class Context:
-    """The argument of :meth:`AsyncFunction.open`: where the function runs, its limits, and the ``schema`` of its results."""
+    """The argument of :meth:`AsyncFunction.open`: where the function runs, its limits, the ``schema`` of its results."""
 
     partition: int
     attempt: int
@@ -85,11 +85,11 @@ class Context:
     clients: dict[str, Any] = field(repr=False)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
-        """The first result of ``make()`` under ``name``, kept while this worker process lives, across tasks and batches.
+        """The client ``name``, made once by ``make()`` and shared by all tasks and batches of this worker process.
 
         The event loop lives as long, so a client may be tied to it. ``make`` may be a coroutine function: then await
-        the answer. ``name`` must tell all that the client depends on, such as its URL. A shared client is not for
-        ``close()`` to close: the next task uses it.
+        the result. ``name`` must contain everything that the client depends on, such as its URL. Do not close a shared
+        client in ``close()``: the next task uses it.
         """
         if name not in self.clients:
             new = make()  # not isawaitable: some clients are awaitable themselves
@@ -102,17 +102,18 @@ class Context:
 
 
 class NoFallback(Exception):
-    """A row without result has none instead: its error stands."""
+    """A failed row has no fallback, so its error stands."""
 
 
 class AsyncFunction:
-    """Asks a service about rows. One instance serves one task: pickled on the driver, opened where the task runs.
+    """The base class of functions that call a service for rows. Each task has an instance, pickled on the driver.
 
-    Only :meth:`async_invoke` must be there. Make clients in :meth:`open`, never in ``__init__``: they do not travel.
+    Only :meth:`async_invoke` is required. Make clients in :meth:`open`, which runs in the task, never in ``__init__``:
+    clients cannot be pickled.
     """
 
     def check_columns(self, columns: Sequence[str]) -> Iterator[Problem]:
-        """The problems of the function with rows of these columns, by default none; called on the driver."""
+        """The problems of the function with rows of these columns; by default none. Called on the driver."""
         yield from ()
 
     async def open(self, context: Context) -> None:
@@ -122,24 +123,24 @@ class AsyncFunction:
         """The result for ``row``: a dict, a list of dicts, or None for no row.
 
         With ``batch_size`` above 1, ``row`` is a list of rows and the result a list with one such entry for each. A
-        plain ``def`` runs on a thread: for clients that block. Calls run concurrently, so keep no state of a row in
-        ``self``. A call that is cancelled has run out of time; what it still returns is dropped.
+        plain ``def`` runs on a thread, for clients that block. Calls run concurrently, so keep no state of a row in
+        ``self``. A cancelled call has timed out; whatever it still returns is dropped.
         """
         raise NotImplementedError(f"{type(self).__name__} needs async_invoke(row)")
 
     def timeout(self, row: Row) -> Rows:
-        """The result instead, for a row that timed out, failed after its retries, or met an open circuit.
+        """The fallback result for a row that timed out, failed after its retries, or met an open circuit.
 
-        ``{}`` keeps the row with nulls, ``None`` drops it. By default there is none and the task fails.
+        ``{}`` keeps the row with nulls, ``None`` drops it. By default there is no fallback, and the task fails.
         """
         raise NoFallback
 
     async def close(self) -> None:
-        """Called once per task after its last row, also when it failed; it is given ``close_timeout``."""
+        """Called once per task after its last row, also if the task failed; it has ``close_timeout`` to finish."""
 
 
 class Plain(AsyncFunction):
-    """A plain function in the form of the class."""
+    """A plain function as an :class:`AsyncFunction`."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -147,7 +148,7 @@ class Plain(AsyncFunction):
 
 
 def as_function(function: Any) -> AsyncFunction:
-    """``function`` as an :class:`AsyncFunction`. Raises ``ValueError`` with a phrase after "must be"."""
+    """``function`` as an :class:`AsyncFunction`. Raises ``ValueError`` with a phrase that continues "must be"."""
     if isinstance(function, AsyncFunction):
         if type(function).async_invoke is AsyncFunction.async_invoke and not isinstance(function, Plain):
             raise ValueError("a subclass with async_invoke(row)")
@@ -162,7 +163,7 @@ def as_function(function: Any) -> AsyncFunction:
 
 
 def invoker(function: AsyncFunction, threads: Executor) -> Callable[[Any], Awaitable[Any]]:
-    """The call of ``function`` by the engine: direct, or on one of ``threads`` when it is a plain ``def``."""
+    """How the engine calls ``function``: directly, or on one of ``threads`` if it is a plain ``def``."""
     invoke = function.async_invoke
     if is_async(invoke):
         return invoke
@@ -175,7 +176,7 @@ def invoker(function: AsyncFunction, threads: Executor) -> Callable[[Any], Await
 
 
 async def run_step(step: Callable[..., Any], *arguments: Any) -> None:
-    """Runs ``open`` or ``close``, whichever way it is written; a blocking one must not stop the loop."""
+    """Runs ``open`` or ``close``, as coroutine or plain function; a blocking one must not stop the loop."""
     if is_async(step):
         await step(*arguments)
     elif inspect.isawaitable(result := await asyncio.to_thread(step, *arguments)):
@@ -192,7 +193,7 @@ _WAY_OUT: Final = "give the function a timeout(row) that returns a fallback, or 
 
 
 class Fallbacks:
-    """The engine's fallback. ``identity`` are the columns that name a row in an error (none: all of them)."""
+    """The engine's fallback. ``identity`` has the columns that name a row in an error (none: all of them)."""
 
     def __init__(self, function: AsyncFunction, identity: Sequence[str], operator: str, counters: Counters) -> None:
         self._function, self._identity, self._operator, self._counters = function, identity, operator, counters
@@ -224,7 +225,7 @@ class Fallbacks:
 
 
 def named(row: Row, identity: Sequence[str]) -> str:
-    """``row`` by its ``identity``, short enough for a message and without what only its owner may see."""
+    """``row`` by its ``identity``, short enough for a message and without secrets."""
     shown = {name: "***" if is_secret(name) else row[name] for name in (identity or row)}
     text = repr(shown)
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -1,4 +1,4 @@
-"""The operators as DataFrame functions: everything is checked here, on the driver, before any service is called."""
+"""The operators as DataFrame functions. They check everything on the driver, before any call to a service."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ if TYPE_CHECKING:
 class Tuning(TypedDict, total=False):
     """The settings of an operator's calls; every entry has a default.
 
-    * ``timeout`` ("30s"; None: none) for one row, all its retries included; it then gets ``timeout(row)``
-    * ``capacity`` (100) calls in flight per task, never more
+    * ``timeout`` ("30s"; None: none) for one row with all its retries; after it the row gets ``timeout(row)``
+    * ``capacity`` (100): the most calls in flight per task
     * ``retry`` (:class:`Retry`), ``cache`` (:class:`Cache`), ``circuit_breaker`` (:class:`CircuitBreaker`): none
-    * ``rate_limit`` (none): calls per second and task; waiting for it is not the row's time
+    * ``rate_limit`` (none): calls per second and task; waiting for it does not count as the row's time
     * ``batch_size`` (1): rows per call; the function then takes a list and returns a list with one entry for each row.
       A call waits ``batch_time`` ("100ms") at most for its list to fill
-    * ``close_timeout`` ("5s") for ``close()``, for the calls in flight of a failed task, and for a call that goes on
-      after its cancel before its place in the capacity is given to another
-    * ``report`` (none): called in each task at its end with the counters of that task, by name
+    * ``close_timeout`` ("5s") for ``close()``, for the calls in flight of a failed task, and for a call that ignores
+      its cancel, before another call gets its place in the capacity
+    * ``report`` (none): a function called at the end of each task with the task's counters, by name
     """
 
     timeout: str | float | None
@@ -68,14 +68,14 @@ def unordered_wait(
     keep: Sequence[str] | None = None,
     **tuning: Unpack[Tuning],
 ) -> DataFrame:
-    """``df`` enriched by calls of a service, many at a time; rows leave as they finish. For streams and batches.
+    """``df`` enriched by concurrent calls of a service; rows leave as they finish. For streams and batches.
 
     ``function`` is an :class:`AsyncFunction`, an ``async def`` of a row, or a ``def`` that blocks (it runs on threads).
-    The output has the columns ``keep`` of the input (None: all), then those of ``schema``, which are the results'. The
+    The output has the columns ``keep`` of the input (None: all), then the columns ``schema`` of the results. The
     rest is :class:`Tuning`. Use it as ``df.transform(unordered_wait, Lookup(), schema="name string")``.
 
-    Calls are made at least once per row: Spark repeats a task that failed. Raises :class:`Misconfigured`, which lists
-    every problem, when it is called; a task fails with ``Transient`` or ``Poison`` for a row without result or fallback.
+    Each row has at least one call: Spark repeats a failed task. Raises :class:`Misconfigured` with every problem
+    when it is called. A task fails with ``Transient`` or ``Poison`` for a row without result or fallback.
     """
     return _wait("async_io.unordered_wait", df, function, schema, keep, dict(tuning))
 
@@ -207,7 +207,7 @@ def _columns(
 
 
 def _named(option: str, columns: Sequence[str], df: DataFrame, problems: list[Problem]) -> list[str]:
-    """``columns`` as the input spells them; as in Spark, case does not count."""
+    """``columns`` as the input spells them; as in Spark, case does not matter."""
     spelled = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     names = []
     for name in columns:
@@ -225,7 +225,7 @@ def _result_schema(
     df: DataFrame, schema: str | StructType, columns: Sequence[str], problems: list[Problem]
 ) -> StructType | None:
     try:
-        # an empty frame has a DDL string parsed in a classic session and on Connect alike
+        # an empty frame parses a DDL string both in a classic session and on Connect
         parsed = schema if isinstance(schema, StructType) else df.sparkSession.createDataFrame([], schema).schema
     except Exception as error:
         first = str(error).strip().splitlines()[0]
@@ -254,7 +254,7 @@ def _task(plan: Plan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Record
 
 
 def _pickled(plan: Plan) -> bytes:
-    """``run`` and ``plan`` in one go. What the user wrote travels by value: workers cannot import a notebook or a test."""
+    """``run`` and ``plan`` in one pickle. The user's code goes by value: workers cannot import a notebook or a test."""
     function = plan.function
     classes = [
         *type(function).__mro__,
@@ -279,7 +279,7 @@ def _pickled(plan: Plan) -> bytes:
 
 
 def _is_users(module: ModuleType) -> bool:
-    """True for code that is installed nowhere: a test, a script, a module beside a notebook."""
+    """True for code that is not installed: a test, a script, a module beside a notebook."""
     source = getattr(module, "__file__", None)
     if not source or module.__name__ == "__main__" or module.__name__.split(".")[0] == __name__.split(".")[0]:
         return False
@@ -296,9 +296,9 @@ def preload(
     """``df`` joined with ``lookup``, which is read once, kept in memory and sent to every worker.
 
     ``on`` names the columns that both have, ``how`` is ``left`` (rows without match get nulls) or ``inner``. For a
-    stream, ``refresh`` (none) is how often the table is read again, such as ``"10 minutes"``: the first micro-batch
-    after that sees the new one whole. It is read again only where it shows changes to a new read (Delta, JDBC; not a
-    listing of files made before). The refreshing ends with the session. Raises :class:`Misconfigured`.
+    stream, ``refresh`` (none) is how often to read the table again, such as ``"10 minutes"``: the first micro-batch
+    after that sees the complete new table. This needs a table whose new read shows changes (Delta, JDBC; not an earlier
+    listing of files). Refreshing ends with the session. Raises :class:`Misconfigured`.
     """
     keys = [on] if isinstance(on, str) else list(on)
     seconds = _checked(df, lookup, keys, refresh, how)
@@ -330,12 +330,12 @@ def _checked(df: DataFrame, lookup: DataFrame, keys: list[str], refresh: str | f
 
 
 def _refresh(table: DataFrame, seconds: float) -> None:
-    """Forgets the cached rows, so that the next micro-batch reads the table again and caches it anew."""
+    """Drops the cached rows, so that the next micro-batch reads the table again and caches it."""
     pause = machine.event()
     while not pause.wait(seconds):
         try:
             table.unpersist()
             table.persist()
-        except Exception as error:  # the session has ended; whatever it raises, there is nothing left to refresh
+        except Exception as error:  # the session has ended: whatever the error, there is nothing left to refresh
             _LOG.info("preload: refreshing has ended: %s", error)
             return

@@ -1,10 +1,10 @@
 """One Spark task: Arrow batches in, Arrow batches out, the engine on the worker's event loop between them.
 
-Three threads, because each may block on its own: one reads the input, the loop's runs the calls, and the generator's own hands
-out results, so that they leave while the input is idle. They meet once per Arrow batch.
+It has three threads, since each may block: one reads the input, the event loop's thread runs the calls, and the generator's
+thread passes on results, so that they leave while the input is idle. They meet once per Arrow batch.
 
-Spark runs one task after the other in a Python worker. A client belongs to its event loop, so a worker keeps one loop, and with
-it the clients and caches, between tasks (for a stream: between micro-batches).
+Spark runs one task after the other in a Python worker. A client belongs to its event loop. A worker therefore keeps one loop,
+and with it the clients and caches, between tasks (in a stream: between micro-batches).
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _WORKER_MODULE: Final = "connectors_async_io_worker"
 _MOST_OPERATORS: Final = 16
 _GRACE: Final = 5.0
 _GARBAGE: Final = 10_000
-"""New objects before Python looks for cycles. With its own 700, a thousand calls in flight cost a quarter more CPU."""
+"""New objects before Python looks for cycles. With Python's 700, a thousand calls in flight cost a quarter more CPU."""
 
 
 def worker() -> Any:
     """The state of this process: ``loop``, ``clients``, ``operators``.
 
-    It is a module of its own: where this library is sent to the workers by value, each task gets new copies of the library's
-    globals. A forked child starts afresh, for threads do not survive a fork.
+    It is a separate module: if Spark ships this library to the workers by value, each task gets new copies of the library's
+    globals. A forked child starts with a new state, since threads do not survive a fork.
     """
     state: Any = sys.modules.get(_WORKER_MODULE)
     if state is None or state.pid != os.getpid():
@@ -62,7 +62,7 @@ def worker() -> Any:
 
 
 def _close_clients(state: Any) -> None:
-    """A worker that ends in order closes its clients; a killed worker leaves that to their servers."""
+    """Closes the clients when a worker exits normally; after a kill the servers must notice."""
     if state.loop is not None and state.pid == os.getpid():
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(_closed(list(state.clients.values())), state.loop).result(_GRACE)
@@ -78,7 +78,7 @@ async def _closed(clients: list[Any]) -> None:
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """The process's event loop, running on a daemon thread: uvloop's where it is installed."""
+    """The process's event loop on a daemon thread; uvloop's if that is installed."""
     state = worker()
     with state.lock:
         if state.loop is None or state.loop.is_closed():
@@ -92,7 +92,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 def _run(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     while not loop.is_closed():
-        with contextlib.suppress(SystemExit, KeyboardInterrupt):  # of a task that a user's call started by itself
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):  # from a task that a user's call has started
             loop.run_forever()
 
 
@@ -106,7 +106,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def of_operator(operator: str, name: str, make: Callable[[], Any]) -> Any:
-    """The cache or breaker that serves all tasks of an operator; ``make()`` for the first of them."""
+    """The cache or breaker that all tasks of an operator share; the first task makes it by ``make()``."""
     operators = worker().operators
     operators.setdefault(operator, {})
     operators.move_to_end(operator)
@@ -157,14 +157,14 @@ def run(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _place() -> tuple[int, int]:
-    """Partition and attempt of this task; outside Spark the first of each."""
+    """Partition and attempt of this task; outside Spark the first ones."""
     pyspark = sys.modules.get("pyspark")
     context = pyspark.TaskContext.get() if pyspark else None
     return (context.partitionId(), context.attemptNumber()) if context else (0, 0)
 
 
 def _counted_at(plan: Plan) -> Place | None:
-    """The place where the calls of this task are counted; ``None`` outside of a streaming query."""
+    """The place under which metrics count this task's calls; ``None`` outside a streaming query."""
     pyspark = sys.modules.get("pyspark")
     context: Any = pyspark.TaskContext.get() if pyspark else None
     query = context.getLocalProperty(_QUERY_ID) if context else None
@@ -195,7 +195,7 @@ class _Task:
         self.serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
 
     def outputs(self) -> Iterator[Output]:
-        """The outputs of the engine, until it ends. Taking one makes room for more input."""
+        """The outputs of the engine, until it ends. Each one taken makes room for more input."""
         while (output := self.finished.get()) is not None:
             self.loop.call_soon_threadsafe(self.engine.delivered, output)
             yield output
@@ -205,7 +205,7 @@ class _Task:
             raise self.failure
 
     def stop(self) -> None:
-        """Ends everything that still runs: the consumer wants no more, or has had all."""
+        """Ends everything that still runs, when the consumer has everything or wants no more."""
         self.serving.cancel()
         self.ended.wait(3 * self.plan.settings.close_timeout)
         self.room.release()
@@ -254,7 +254,7 @@ class _Task:
         return Context(partition, attempt, settings.capacity, settings.batch_size, self.plan.results, clients)
 
     def _call(self, threads: Executor) -> Call:
-        """The user's function under the layers of its policies."""
+        """The user's function, wrapped in the layers of its policies."""
         plan, cache, invoke = self.plan, self.plan.cache, invoker(self.plan.function, threads)
         call: Call = lambda rows, slot: invoke(rows)  # noqa: E731
         if plan.retry or plan.rate_limit or plan.circuit_breaker:
@@ -271,7 +271,7 @@ class _Task:
             return None
         from aiolimiter import AsyncLimiter
 
-        burst = max(1.0, self.plan.rate_limit / 10)  # in any second at most a tenth more than asked for
+        burst = max(1.0, self.plan.rate_limit / 10)  # in any second at most a tenth above the limit
         return AsyncLimiter(burst, burst / self.plan.rate_limit)
 
     def _breaker(self) -> Breaker | None:
@@ -303,7 +303,7 @@ class _Task:
     # -- on the reader's thread
 
     def _read(self) -> None:
-        """Reads a batch whenever the engine has room; the conversion to rows happens here, off the loop."""
+        """Reads a batch whenever the engine has room, and converts it to rows here, off the loop."""
         then: Callable[[], Any] = self.engine.finish
         try:
             while self._has_room():

@@ -1,18 +1,18 @@
 """The decisions of the batching engine, without threads, clocks or input and output.
 
 Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
-waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
-everything waits for a pause that grows. What it refuses *for ever* is rejected; a request that is refused so as a whole is sent
-again by halves, until the bad entries are alone. An entry that has used up its tries, and an
-error that nobody expects, stop the flow. The target is away from a request that failed as a whole to the next one that did
-not: tries are not used up then before ``outage_timeout``, and an open circuit is waited for. Nor are they for an entry that the
-target throttles.
+waited long enough, or when the input has ended. Entries that the target refuses *for now* go back to the front, in their
+order, and everything waits for a growing pause. Entries that it refuses *for good* are rejected. If it refuses a whole request
+for good, the flow sends that again by halves, until the bad entries are alone. An entry without tries left, or an unexpected
+error, stops the flow.
 
-Where entries have keys, two entries of one key are never in two requests at once, and an entry that failed takes those of its
-key that follow it in the request along. A request that is given up keeps its keys until its thread has come back. So the last
-entry of a key that this process sends is the newest, whatever fails. What the network and the target still do is not in its
-hands: a target may apply a request, which it took before the connection was closed, after a newer one. Only a target that
-compares versions is safe from that.
+An outage lasts from a request that fails as a whole to the next one that does not. During it the flow sends entries without
+tries left again until ``outage_timeout``, and waits for an open circuit. Throttled entries also go on for so long.
+
+If entries have keys, two entries of one key are never in two requests at once. An entry that is sent again takes along the
+later entries of its key in the request. A request that timed out keeps its keys until its thread returns. So the last entry of
+a key that this process sends is the newest, whatever fails. Network and target may still reorder: a target may have accepted a
+request before its connection closed, and apply it after a newer one. Only a target that compares versions is safe from that.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class Throttled(Transient):
 
 
 class Aimd:
-    """The records that may be under way: ``limit``, which grows by steps and shrinks by a factor, from 1 to ``most``."""
+    """The most records in flight: ``limit``, from 1 to ``most``, grows by steps and shrinks by a factor."""
 
     def __init__(self, first: int, most: int, step: int, factor: float = 0.5) -> None:
         self.most, self.step, self.factor = most, max(1, step), factor
         self.limit = max(1, min(first, most))
 
     def up(self) -> None:
-        """A request went through whole."""
+        """Notes a request that succeeded as a whole."""
         self.limit = min(self.most, self.limit + self.step)
 
     def down(self) -> None:
-        """The target refused a request, or a part of it, for now."""
+        """Notes that the target refused a request, or a part of it, for now."""
         self.limit = max(1, int(self.limit * self.factor))
 
 
 def batching_options(
     *, max_records: int, max_bytes: str, max_time: str, most_records: int | None = None, most_bytes: int | None = None
 ) -> Options:
-    """The options of a sink that sends requests, with the defaults of one system, and the most that it takes."""
+    """The options of a sink that sends requests, with the defaults and the upper limits of one system."""
     return BREAKER_OPTIONS | Options(
         {
             "batch.maxRecords": Int(max_records, 1, most_records, meaning="a request has at most so many rows"),
@@ -75,11 +75,10 @@ def batching_options(
 
 @dataclass(frozen=True)
 class FlowLimits:
-    """``records``, ``bytes`` and ``seconds`` close a request; ``in_flight`` requests are under way at most.
+    """``records``, ``bytes`` and ``seconds`` close a request; at most ``in_flight`` requests are in flight.
 
-    ``buffered`` records wait for theirs, not counting those that are to be sent again. A record of more than
-    ``record_bytes`` is a bad one. A request without an answer for ``timeout`` seconds has failed; with ``fail_on_timeout``
-    for good.
+    At most ``buffered`` records wait for a request, including those to be sent again. A record of more than ``record_bytes``
+    is a bad row. A request without an answer for ``timeout`` seconds has failed; with ``fail_on_timeout`` it stops the flow.
     """
 
     records: int = 1000
@@ -93,7 +92,7 @@ class FlowLimits:
 
     @classmethod
     def of(cls, values: Values) -> FlowLimits:
-        """The limits that a user set, with the defaults that depend on others."""
+        """The user's limits, with the defaults that depend on other options."""
         return cls(
             values["batch.maxRecords"],
             values["batch.maxBytes"],
@@ -107,12 +106,12 @@ class FlowLimits:
 
 
 Failure = tuple[int, BaseException]
-"""The place of an entry in its request, and why it was refused."""
+"""The index of an entry in its request, and the error with which the target refused it."""
 
 
 @dataclass(eq=False)
 class Request:
-    """Entries that are under way together."""
+    """Entries that are in flight together."""
 
     number: int
     pieces: Sequence[Piece]
@@ -136,9 +135,9 @@ class Request:
 
 @dataclass
 class Counts:
-    """The outcomes of entries: ``taken`` = ``acknowledged`` + ``rejected`` + those that wait or are under way.
+    """The outcomes of entries: ``taken`` = ``acknowledged`` + ``rejected`` + waiting or in flight.
 
-    ``retries`` are requests with entries that had failed before.
+    ``retries`` counts requests with entries that had failed before.
     """
 
     taken: int = 0
@@ -150,16 +149,16 @@ class Counts:
 
 @dataclass(frozen=True)
 class Outage:
-    """The target is away: the newest ``error``, and when the first request failed, on the clock of the flow."""
+    """An outage of the target: the newest ``error``, and when the first request failed, by the clock of the flow."""
 
     error: Transient
     since: float
 
 
 class Flow:
-    """Decides. Whoever drives it calls :meth:`next` until it gives nothing, sends what it gave, and reports each outcome.
+    """Decides what to send. Its driver sends the requests from :meth:`next` until there are none, and reports each outcome.
 
-    ``now`` is a clock in seconds. Not safe for several threads at once.
+    ``now`` is a clock in seconds. Only one thread at a time may use a flow.
     """
 
     def __init__(self, limits: FlowLimits, contact: Contact, breaker: Breaker, now: Callable[[], float]) -> None:
@@ -170,7 +169,7 @@ class Flow:
         self.error: BaseException | None = None
         self.outage: Outage | None = None
         self.outlasted = False
-        """True while an outage is waited for that has used up an entry's tries."""
+        """True while the flow waits during an outage in which an entry has used up its tries."""
         self.draining = False
         self.under_way: dict[int, Request] = {}
         self._given_up: dict[int, Request] = {}
@@ -182,7 +181,7 @@ class Flow:
         self._paused_until = 0.0
         self._trial: Request | None = None
         self._round = 0
-        """The number of the first request since the last failure: those before it fail of the same cause."""
+        """The number of the first request after the last failure: earlier requests fail from the same cause."""
 
     # input
 
@@ -191,25 +190,25 @@ class Flow:
         return max(0, self.limits.buffered - self._fresh_records - sum(map(len, self._again)))
 
     def offer(self, piece: Piece) -> None:
-        """Takes entries that are to be sent."""
+        """Takes entries to send."""
         self._fresh.append(piece)
         self._fresh_records += len(piece)
         self._fresh_bytes += piece.bytes
         self.counts.taken += len(piece)
 
     def drain(self) -> None:
-        """No more entries come: what waits is sent as it is."""
+        """Notes the end of the input: waiting entries are sent without delay."""
         self.draining = True
 
     def stop(self, error: BaseException) -> None:
-        """Nothing is sent any more. The first error is kept."""
+        """Stops sending. The first error counts."""
         if self.error is None:
             self.error = error
 
     # output
 
     def next(self) -> Request | None:
-        """The next request to send now; ``None`` when there is none, or it has to wait."""
+        """The next request to send now; ``None`` if there is none or it must wait."""
         if self.error is not None or self._trial or len(self.under_way) >= self.limits.in_flight or not self._due():
             return None
         pieces = self._take()
@@ -220,9 +219,9 @@ class Flow:
         return request
 
     def wakes_at(self) -> float | None:
-        """The next time at which something may be due although nothing happens, by the flow's clock; ``None``: never.
+        """When, by the flow's clock, the driver must look again even if nothing else happens; ``None``: never.
 
-        That is the end of a pause or of an open circuit, or of the time of a request or a batch.
+        That is when a pause or an open circuit ends, or the time of a request or a batch is over.
         """
         times = [request.started + self.limits.timeout for request in self.under_way.values()]
         times += [request.started + self._patience() for request in self._given_up.values()]
@@ -233,23 +232,23 @@ class Flow:
         return min((time for time in times if time > self._now()), default=None)
 
     def done(self) -> bool:
-        """True when nothing waits and nothing is under way."""
+        """True when no entry waits or is in flight."""
         return not (self._fresh or self._again or self.under_way)
 
     def rejected(self) -> list[tuple[dict[str, Any], BaseException]]:
-        """The rows that were refused for ever since the last call."""
+        """The rows that the target has refused for good since the last call."""
         rejected, self._rejected = self._rejected, []
         return rejected
 
     # outcomes
 
     def answered(self, request: Request, failures: Sequence[Failure]) -> None:
-        """The target took all entries of ``request`` but these. An answer that comes after its time only frees its keys."""
+        """Notes that the target took all entries of ``request`` except ``failures``. A late answer only frees the keys."""
         if self._landed(request):
             self._judge(request, dict(failures))
 
     def refused(self, request: Request, error: BaseException) -> None:
-        """``request`` failed as a whole."""
+        """Notes that ``request`` failed as a whole."""
         if self._landed(request):
             self._fail(request, error)
 
@@ -260,7 +259,7 @@ class Flow:
             self._judge(request, dict.fromkeys(range(request.records), error))
 
     def expire(self) -> list[Request]:
-        """Gives up the requests whose time is over, and says which."""
+        """Gives up the requests whose time is over, and returns them."""
         now, timeout = self._now(), self.limits.timeout
         late = [request for request in self.under_way.values() if request.started + timeout <= now]
         if any(request.started + self._patience() <= now for request in self._given_up.values()):
@@ -290,7 +289,7 @@ class Flow:
         return self._now() >= self._fresh[0].chunk.since + self.limits.seconds
 
     def _take(self) -> list[Piece]:
-        """The entries of a request; none if those that are under way leave no room, or have the same key."""
+        """The entries of the next request; none if those in flight leave no room or have the same key."""
         most = min(self.limits.records, self.rate.limit)
         waiting = self._fresh_records + sum(map(len, self._again))
         if self.under_way and self._flying + min(most, waiting) > self.rate.limit:
@@ -334,13 +333,13 @@ class Flow:
         self._busy.update(request.keys())
 
     def _landed(self, request: Request) -> bool:
-        """The request's thread has come back, so its keys are free. False if the request was given up before."""
+        """Frees the keys of a request whose thread has returned. False if the request was given up before."""
         self._given_up.pop(request.number, None)
         self._busy.difference_update(request.keys())
         return self._ended(request)
 
     def _ended(self, request: Request) -> bool:
-        """The request is no longer waited for; false if it was not before."""
+        """Takes the request out of those in flight; false if it was not among them."""
         if self.under_way.pop(request.number, None) is None:
             return False
         self._flying -= request.records
@@ -349,11 +348,11 @@ class Flow:
         return True
 
     def _patience(self) -> float:
-        """The seconds since its start for which a request may keep its keys."""
+        """How many seconds from its start a request may keep its keys."""
         return self.limits.timeout + max(self.limits.timeout, self.contact.retry.outage_timeout)
 
     def _separate(self, request: Request) -> None:
-        """Sends the entries of a request in smaller ones, as it is not known which of them is bad."""
+        """Sends the entries of a request again in smaller requests, to find the bad ones."""
         self._learn(request, None, whole=False)
         pieces = request.pieces if len(request.pieces) > 1 else request.pieces[0].cut(request.records // 2)
         for piece in pieces:
@@ -371,12 +370,12 @@ class Flow:
             first = last
 
     def _learn(self, request: Request, outage: Transient | None, whole: bool) -> None:
-        """Failures of requests that were under way together are one failure."""
+        """Adapts rate, breaker and outage to an outcome. Failures of requests in flight together count as one."""
         if outage is not None and whole:
             self.outage = Outage(outage, self.outage.since if self.outage else self._now())
         elif request.number >= self._round:
             self._end_outage()
-        else:  # an answer to a request from before the failure: the target may be away by now
+        else:  # the answer to a request from before the failure: the target may be down by now
             self.contact.reached = True
         if outage is None:
             self.breaker.succeeded()
@@ -390,7 +389,7 @@ class Flow:
                 self.breaker.succeeded()
 
     def _end_outage(self) -> None:
-        """The target has answered: what outlived its tries during the outage has all of them again."""
+        """Ends the outage. If entries used up their tries in it, all that wait to be sent again get new tries."""
         if self.outlasted:
             self._again = [replace(piece, tries=0) for piece in self._again]
         self.outage, self.outlasted, self.contact.reached = None, False, True
@@ -425,13 +424,13 @@ class Flow:
         self._paused_until = max(self._paused_until, self._now() + pause)
 
     def _waits_for_target(self, piece: Piece, timeout: float) -> bool:
-        """True if ``piece`` fails because the target is away, and not for too long; false if others were taken meanwhile."""
+        """True if ``piece`` fails because of an outage that is not too long; false if the target took others meanwhile."""
         away = self.outage
         return away is not None and away.since <= piece.failing_since and self._now() - away.since < timeout
 
 
 def _with_followers(request: Request, failures: dict[int, BaseException]) -> dict[int, BaseException]:
-    """``failures``, and what follows one that is sent again and has its key: it must be the last to arrive again."""
+    """``failures``, and the later entries with the key of one that is sent again: they must arrive last again."""
     followed, keys = dict(failures), {}
     for place, key in enumerate(request.keys()):
         error = failures.get(place)

@@ -1,4 +1,4 @@
-"""Runs of entries that wait or are under way; a slice of a run costs no Python work for each record."""
+"""Runs of entries that wait or are in flight; slicing a run costs no Python work per record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 class Chunk:
     """Entries of one record batch, in its order.
 
-    ``index`` holds the row of each entry, ``ends`` the bytes up to the end of each, ``keys`` whose order is to be kept
+    ``index`` holds the row of each entry, ``ends`` the bytes up to its end, ``keys`` the key within which order matters
     (``None``: no order). ``number`` is the place of the record batch in the input.
     """
 
@@ -41,7 +41,7 @@ class Chunk:
         return cls(number, since, entries, list(accumulate(sizes)), keys, rows, index or range(len(entries)))
 
     def pick(self, places: Sequence[int]) -> Chunk:
-        """The entries at ``places``, as a chunk of their own."""
+        """The entries at ``places`` as a new chunk."""
         before = [self.ends[place - 1] if place else 0 for place in places]
         sizes = [self.ends[place] - first for place, first in zip(places, before, strict=True)]
         keys = [self.keys[place] for place in places] if self.keys is not None else None
@@ -51,9 +51,9 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """The entries ``first`` to ``last`` (not included) of a chunk, which failed ``tries`` times since ``failing_since``.
+    """The entries ``first`` to ``last`` (not included) of a chunk, which have failed ``tries`` times since ``failing_since``.
 
-    ``is_alone``: they are part of a request that was refused, and go in one of their own.
+    ``is_alone``: they come from a refused request and get a request of their own.
     """
 
     chunk: Chunk
@@ -82,19 +82,19 @@ class Piece:
         return self.chunk.keys[self.first : self.last] if self.chunk.keys is not None else ()
 
     def fitting(self, records: int, size: int) -> int:
-        """The number of entries, from the first one on, that fit into so many records and bytes."""
+        """The number of first entries that fit into ``records`` and ``size`` bytes."""
         last = min(self.last, self.first + records)
         return bisect_right(self.chunk.ends, self._before() + size, self.first, last) - self.first
 
     def before_any(self, keys: set[Hashable], most: int) -> int:
-        """The number of the first ``most`` entries that come before the first one whose key is among ``keys``."""
+        """How many of the first ``most`` entries come before the first one whose key is in ``keys``."""
         first_keys = self.keys()[:most]
         if not first_keys or keys.isdisjoint(first_keys):
             return most
         return next(place for place, key in enumerate(first_keys) if key in keys)
 
     def cut(self, records: int) -> tuple[Piece, Piece]:
-        """The first so many entries, and the rest."""
+        """The first ``records`` entries, and the rest."""
         middle = self.first + records
         return replace(self, last=middle), replace(self, first=middle)
 
@@ -104,7 +104,7 @@ class Piece:
         return Piece(chunk, 0, len(places), self.tries + 1, self.failing_since if self.tries else now, self.is_alone)
 
     def row(self, place: int) -> dict[str, Any]:
-        """The row that the entry at ``place`` was made of."""
+        """The row from which the entry at ``place`` was made."""
         rows: list[dict[str, Any]] = self.chunk.rows.slice(self.chunk.index[self.first + place], 1).to_pylist()
         return rows[0]
 

@@ -1,8 +1,8 @@
-"""The batching engine, and what a system adds to it: how a row becomes an entry, and how a batch of entries is sent.
+"""The batching engine. A system adds how a row becomes an entry, and how to send a batch of entries.
 
-The engine is a :class:`~connectors.batching.flow.Flow` driven by threads and a real clock. The task's thread hands entries in
-and waits when too many do; each request has a thread while it is under way; one more thread keeps the time. Whoever changes
-the flow, under one lock that is taken per record batch and per request, also starts what has become due by the change.
+The engine is a :class:`~connectors.batching.flow.Flow` driven by threads and a real clock. The task's thread adds entries, and
+waits while too many are buffered. Each request has a thread while it is in flight; one more thread keeps the time. A thread
+that changes the flow also starts the requests that have become due. It holds one lock per record batch and per request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SetAside = Callable[[dict[str, Any], BaseException], None]
 
 
 class Sending:
-    """Sends entries by ``send``; rows that can never be sent go to ``set_aside``, in the caller's thread."""
+    """Sends entries by ``send``; passes rows that can never be sent to ``set_aside``, in the caller's thread."""
 
     def __init__(self, flow: Flow, send: Send, set_aside: SetAside) -> None:
         self.flow = flow
@@ -42,7 +42,7 @@ class Sending:
         self._timer.start()
 
     def put(self, chunk: Chunk) -> None:
-        """Takes entries; waits while there is no room. Raises what ended the sending before."""
+        """Takes entries; waits while there is no room. Raises the error that has stopped the sending."""
         rest = Piece(chunk, 0, len(chunk.entries))
         with self._changed:
             self._surface()
@@ -56,7 +56,7 @@ class Sending:
                 self._surface()
 
     def finish(self) -> None:
-        """Sends all that waits and returns when everything was taken or set aside. Raises what prevented it."""
+        """Sends all waiting entries; returns when every entry was taken or set aside. Raises the error that prevents it."""
         with self._changed:
             self.flow.drain()
             self._pump()
@@ -66,7 +66,7 @@ class Sending:
             self._surface()
 
     def close(self) -> None:
-        """Sends nothing more, and waits for requests that are under way: at most until their time is over."""
+        """Stops sending, and waits for requests in flight, at most until their time is over."""
         with self._changed:
             self.flow.stop(Fatal("the writer is closed"))
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class Sending:
             raise self.flow.error
 
     def _report_outage(self) -> None:
-        """Says that the target is waited for when it is away for longer than ``retry.*`` would wait, and when it is back."""
+        """Tells the observer when an outage outlasts the waits of ``retry.*``, and when the target is back."""
         outage, retry = self.flow.outage, self.flow.contact.retry
         if outage is not None and self.flow.outlasted:
             now = machine.time()
@@ -101,7 +101,7 @@ class Sending:
         self._waiting = outage is not None and self.flow.outlasted
 
     def _pump(self) -> bool:
-        """Starts what is due; true if anything was."""
+        """Starts the requests that are due; true if there were any."""
         started = False
         while (request := self.flow.next()) is not None:
             self._threads.submit(self._run, request)
@@ -126,7 +126,7 @@ class Sending:
     def _keep_time(self) -> None:
         with self._changed:
             while not self._closed:
-                moment = self.flow.wakes_at()  # first: what becomes due from here on is either done now or waited for
+                moment = self.flow.wakes_at()  # first: whatever becomes due after it is either started now or waited for
                 expired = self.flow.expire()
                 if not self._pump() and not expired:
                     self._changed.wait(None if moment is None else max(0.0, moment - machine.monotonic()))
@@ -136,8 +136,8 @@ class BatchingSink(Sink):
     """A sink that sends its rows in requests. Its ``options`` extend :func:`batching_options`; its writer is a
     :class:`BatchingWriter`.
 
-    There is no ledger: what a failed or repeated task has sent stays sent, so it is at-least-once, or idempotent where a
-    row that is sent again replaces itself.
+    It has no ledger, since the rows that a failed or repeated task has sent stay in the target. So it is at-least-once, or
+    idempotent if a row that is sent again replaces itself.
     """
 
     options: ClassVar[Options] = batching_options(max_records=1000, max_bytes="5MB", max_time="5s")
@@ -148,9 +148,9 @@ class BatchingSink(Sink):
 
 
 class BatchingWriter(SinkWriter):
-    """Writes through the engine. A system gives :meth:`send`, and what turns rows into entries.
+    """Writes through the engine. A system adds :meth:`send`, and methods that turn rows into entries.
 
-    What ``__init__`` makes is closed in :meth:`close`, after ``super().close()``: until then requests may be under way.
+    Close the resources of ``__init__`` in :meth:`close`, after ``super().close()``: until then requests may be in flight.
     """
 
     client: Any = None
@@ -167,15 +167,15 @@ class BatchingWriter(SinkWriter):
 
     @abstractmethod
     def send(self, entries: list[Any]) -> Iterable[Failure]:
-        """Sends one request; called on several threads at a time. Gives the place and the error of each entry that failed.
+        """Sends one request; called on several threads at a time. Returns the index and error of each entry that failed.
 
-        A :class:`Throttled` or other :class:`~connectors.ground.errors.Transient` entry is sent again, a
-        :class:`~connectors.ground.errors.Poison` one is a bad row; any other error ends the task. What is raised is meant
-        for the request as a whole. It must return or raise within ``request.timeout``, or it is held for lost.
+        The engine sends an entry with :class:`Throttled` or another :class:`~connectors.ground.errors.Transient` again. An
+        entry with :class:`~connectors.ground.errors.Poison` is a bad row; any other error ends the task. A raised error is
+        for the request as a whole. Return or raise within ``request.timeout``, or the request counts as lost.
         """
 
     def limits_of(self, values: Values) -> FlowLimits:
-        """The limits that close a request, and the number of requests at a time; by default those that the user set."""
+        """The limits that close a request, and the number of requests in flight; by default the user's."""
         return FlowLimits.of(values)
 
     def entry(self, row: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ class BatchingWriter(SinkWriter):
         return row
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
-        """An entry for each row, or the :class:`~connectors.ground.errors.Poison` that it is. Override it to go by columns."""
+        """For each row its entry, or a :class:`~connectors.ground.errors.Poison`. Override it to work on columns."""
         return [self._entry_or_poison(row) for row in rows.to_pylist()]
 
     def sizes(self, entries: Sequence[Any]) -> Sequence[int]:
@@ -191,11 +191,11 @@ class BatchingWriter(SinkWriter):
         return list(map(len, entries))
 
     def keys(self, entries: Sequence[Any]) -> Sequence[Hashable] | None:
-        """The keys of the entries: what each writes to, where a later one must not overtake an earlier one; by default none."""
+        """The key that each entry writes to, if a later entry must not overtake an earlier one of its key; by default none."""
         return None
 
     def report(self) -> dict[str, Any]:
-        """More facts about the task, as small JSON, for the committable."""
+        """More facts about the task for the committable, as small JSON."""
         return {}
 
     def write(self, batch: pa.RecordBatch) -> None:

@@ -1,4 +1,4 @@
-"""The classes that an author of connectors subclasses: connectors, which describe work, and tasks, which copy.
+"""The base classes for authors of connectors: connectors, which describe work, and tasks, which copy records.
 
 =========================  =====================================================  ==========================================
 class                      lives in                                               makes
@@ -25,9 +25,9 @@ Element = TypeVar("Element")
 
 
 def group_partitions(elements: Sequence[Element], groups: int) -> list[list[Element]]:
-    """``elements`` in ``groups`` groups of sizes that differ by one at most: ten in four are 3, 3, 2, 2.
+    """``elements`` in ``groups`` groups whose sizes differ by at most one: ten in four are 3, 3, 2, 2.
 
-    Groups are contiguous, as in Connect's ``ConnectorUtils.groupPartitions``; where there are fewer elements, some are empty.
+    Groups are contiguous, as in Connect's ``ConnectorUtils.groupPartitions``; if there are fewer elements, some are empty.
     Raises ``ValueError`` for less than one group.
     """
     if groups < 1:
@@ -49,37 +49,37 @@ class TopicPartition(NamedTuple):
 
 
 class ExactlyOnceSupport(str, Enum):
-    """The answer of a source connector that is asked whether its offsets say exactly where to go on."""
+    """A source connector's answer whether its offsets say exactly where to continue."""
 
     SUPPORTED = "SUPPORTED"
     UNSUPPORTED = "UNSUPPORTED"
 
 
 class ConnectorTransactionBoundaries(str, Enum):
-    """Whether a source connector's tasks can say where transactions end."""
+    """A source connector's answer whether its tasks can say where transactions end."""
 
     SUPPORTED = "SUPPORTED"
     UNSUPPORTED = "UNSUPPORTED"
 
 
 class ConnectorContext(ABC):
-    """The part of the runtime that a connector may ask, from any thread."""
+    """The part of the runtime that a connector may call, from any thread."""
 
     @abstractmethod
     def request_task_reconfiguration(self) -> None:
-        """The inputs have changed: ``task_configs`` is asked again, after the tasks have committed what they have read."""
+        """Tells that the inputs have changed. The runtime calls ``task_configs`` again once the tasks have committed."""
 
     @abstractmethod
     def raise_error(self, error: Exception) -> None:
-        """A failure that the connector has met outside a call: the query fails with it."""
+        """Fails the query with an error that the connector has met outside a call."""
 
     def offset_storage_reader(self) -> OffsetStorageReader:
-        """The recorded offsets; only for sources."""
+        """The reader of recorded offsets; only for sources."""
         raise NotImplementedError
 
 
 class Connector(ABC):
-    """Describes work and deals it out. Subclass :class:`SourceConnector` or :class:`SinkConnector`."""
+    """Describes work and divides it among tasks. Subclass :class:`SourceConnector` or :class:`SinkConnector`."""
 
     context: ConnectorContext
 
@@ -89,7 +89,7 @@ class Connector(ABC):
 
     @abstractmethod
     def start(self, props: Mapping[str, str]) -> None:
-        """Begins to watch the inputs, in threads of its own if need be. ``props`` are the properties that the user has set."""
+        """Begins to watch the inputs, in its own threads if need be. ``props`` are the properties that the user has set."""
 
     @abstractmethod
     def task_class(self) -> type:
@@ -97,18 +97,18 @@ class Connector(ABC):
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
-        """The configuration of each task: at most ``max_tasks``, and fewer where there is less to do, also none."""
+        """The configuration of each task: at most ``max_tasks``, fewer if there is less to do, or none."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends everything that :meth:`start` began, and returns when it has ended. May come from another thread."""
+        """Ends everything that :meth:`start` began, and returns when it has ended. May be called from another thread."""
 
     def config(self) -> ConfigDef:
         """The settings that the connector knows."""
         return ConfigDef()
 
     def validate(self, props: Mapping[str, str]) -> list[ConfigValue]:
-        """Each setting of ``props`` with its problems. Override it for what only several settings together show."""
+        """Each setting of ``props`` with its problems. Override it for problems between several settings."""
         return self.config().validate(props)
 
     def version(self) -> str:
@@ -119,7 +119,7 @@ class SourceConnector(Connector):
     """Describes where records come from."""
 
     def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport | None:
-        """Whether the offsets of the tasks say exactly where to go on; ``None`` where nobody has thought of it."""
+        """Whether the tasks' offsets say exactly where to continue; ``None`` if the author has not decided that."""
         return None
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> ConnectorTransactionBoundaries:
@@ -131,35 +131,35 @@ class SinkConnector(Connector):
     """Describes where records go."""
 
     keeps_offsets: bool = False
-    """True if the tasks store offsets in the target together with the records, and only where those that they began with are
-    still there: that makes the sink exactly-once. A task that stood still, and that another one has overtaken, must write
-    nothing. They report what the target refuses before they store offsets behind it."""
+    """True if the tasks store offsets in the target together with the records, but only if the target still has the offsets
+    with which they began. That makes the sink exactly-once: a task that paused while another one took over must write
+    nothing. Tasks report records that the target refuses before they store offsets past them."""
     is_idempotent: bool = False
-    """True if a record that is put again has no further effect: an upsert by key."""
+    """True if a record that is put again has no further effect, as with an upsert by key."""
 
 
 class TransactionContext(ABC):
-    """Ends transactions, for a task of ``transaction.boundary=connector``."""
+    """Ends transactions, for a task with ``transaction.boundary=connector``."""
 
     @abstractmethod
     def commit_transaction(self, record: SourceRecord | None = None) -> None:
-        """The transaction ends with ``record``, or with the batch that ``poll`` returns next."""
+        """Ends the transaction with ``record``, or with the batch that ``poll`` returns next."""
 
     @abstractmethod
     def abort_transaction(self, record: SourceRecord | None = None) -> None:
-        """As :meth:`commit_transaction`, but its records are dropped; their offsets count as read."""
+        """As :meth:`commit_transaction`, but drops its records; their offsets count as read."""
 
 
 class SourceTaskContext(ABC):
-    """The part of the runtime that a source task may ask."""
+    """The part of the runtime that a source task may call."""
 
     @abstractmethod
     def offset_storage_reader(self) -> OffsetStorageReader:
-        """The offsets of records that were recorded: where to go on."""
+        """The reader of the recorded offsets, from which the task continues."""
 
     @abstractmethod
     def transaction_context(self) -> TransactionContext | None:
-        """``None`` unless ``transaction.boundary=connector``."""
+        """The task's transactions; ``None`` unless ``transaction.boundary=connector``."""
 
     @abstractmethod
     def configs(self) -> Mapping[str, str]:
@@ -167,7 +167,7 @@ class SourceTaskContext(ABC):
 
 
 class SourceTask(ABC):
-    """Copies from a system. ``poll`` runs in a thread of the task's own; ``stop`` comes from another one."""
+    """Copies from a system. ``poll`` runs in the task's own thread; another thread calls ``stop``."""
 
     context: SourceTaskContext
 
@@ -180,42 +180,42 @@ class SourceTask(ABC):
 
     @abstractmethod
     def poll(self) -> Sequence[SourceRecord] | SourceBatch | Sequence[SourceBatch] | None:
-        """The next records; may block. ``None`` or an empty list means that there are none now.
+        """The next records; may block. ``None`` or an empty list means that there are none for now.
 
-        Raise :class:`~connectors.connect.errors.RetriableException` for an outage: it is called again after a pause. What else
-        it raises fails the task, unless it was stopped: a stream may be closed under it.
+        Raise :class:`~connectors.connect.errors.RetriableException` for an outage: the runtime calls it again after a pause.
+        Any other error fails the task, unless the task was stopped: ``stop`` may close a stream during a ``poll``.
         """
 
     @abstractmethod
     def stop(self) -> None:
-        """Ends a ``poll`` that blocks, and frees what ``start`` made. Comes from another thread, and may come twice."""
+        """Ends a blocking ``poll``, and frees what ``start`` made. Called from another thread, perhaps twice."""
 
     def commit_record(self, record: SourceRecord, metadata: RecordMetadata | None) -> None:  # noqa: B027
-        """Spark has committed ``record``; ``metadata`` is ``None`` for one that a converter has refused.
+        """Called when Spark has committed ``record``; ``metadata`` is ``None`` if a converter has refused the record.
 
         Called for the records of lists, in their order and before :meth:`commit`; not for those of a :class:`SourceBatch`.
         """
 
     def commit(self) -> None:  # noqa: B027
-        """Everything that was returned from ``poll`` up to some epoch is committed: the system may forget it."""
+        """Called when all records that ``poll`` returned up to some epoch are committed: the system may forget them."""
 
     def version(self) -> str:
         return "unknown"
 
 
 class ErrantRecordReporter(ABC):
-    """Takes records that the target refuses for themselves."""
+    """Takes single records that the target refuses."""
 
     @abstractmethod
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Sets ``record`` aside. Raises :class:`ConnectException` where ``errors.tolerance`` does not allow it.
+        """Writes a dead letter of ``record``. Raises :class:`ConnectException` if ``errors.tolerance`` does not allow it.
 
-        The dead letter of an exactly-once sink is durable on return: the target's offsets may move past the record then.
+        The dead letter of an exactly-once sink is durable on return, so the target's offsets may then move past the record.
         """
 
 
 class SinkTaskContext(ABC):
-    """The part of the runtime that a sink task may ask."""
+    """The part of the runtime that a sink task may call."""
 
     @abstractmethod
     def configs(self) -> Mapping[str, str]:
@@ -223,15 +223,15 @@ class SinkTaskContext(ABC):
 
     @abstractmethod
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The task wants to go on at these offsets.
+        """Tells that the task wants to continue at these offsets.
 
-        In ``open``: the target has everything below, and such records are not put again where the sink is exactly-once. Later,
-        for records that it has had: it could not write them. The batch fails then, and comes again.
+        In ``open`` it means that the target has everything below; an exactly-once sink does not get such records again. Later,
+        for records that the task has had, it means that it could not write them. Then the batch fails and is repeated.
         """
 
     @abstractmethod
     def assignment(self) -> set[TopicPartition]:
-        """The partitions that the task has."""
+        """The task's partitions."""
 
     @abstractmethod
     def request_commit(self) -> None:
@@ -239,7 +239,7 @@ class SinkTaskContext(ABC):
 
     @abstractmethod
     def errant_record_reporter(self) -> ErrantRecordReporter | None:
-        """The reporter that takes bad records; ``None`` unless ``errors.tolerance=all``."""
+        """The reporter for bad records; ``None`` unless ``errors.tolerance=all``."""
 
     @abstractmethod
     def timeout(self, milliseconds: int) -> None:
@@ -260,26 +260,26 @@ class SinkTask(ABC):
 
     @abstractmethod
     def put(self, records: Sequence[SinkRecord]) -> None:
-        """Takes records, and may keep them in a buffer. Expect topics that were not there before, and that another task creates
-        the same table at the same time."""
+        """Takes records; may buffer them. Expect topics that did not exist before, and another task that creates the same
+        table at the same time."""
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:  # noqa: B027
-        """Sends what is buffered, and returns when the system has acknowledged all of it, up to ``offsets``."""
+        """Sends buffered records, and returns when the system has acknowledged all records up to ``offsets``."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """The offsets up to which everything is in the target; by default all, after :meth:`flush`.
+        """The offsets up to which all records are in the target; by default all, after :meth:`flush`.
 
-        A partition that is missing is not acknowledged, until a later answer names it: the batch waits for that, unless the
-        user has set ``offsets=sink``.
+        A missing partition is not acknowledged until a later answer names it. The batch waits for that, unless the user has
+        set ``offsets=sink``.
         """
         self.flush(offsets)
         return offsets
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:  # noqa: B027
-        """The task gets records of these partitions from now on."""
+        """Called before the task gets records of these partitions."""
 
     def close(self, partitions: Sequence[TopicPartition]) -> None:  # noqa: B027
-        """The task gets no more records of these partitions."""
+        """Called when the task gets no more records of these partitions."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -1,14 +1,14 @@
-"""The seam of the runtime: a *host* owns a connector and its tasks, and the runtime sees Arrow and offsets only.
+"""The interface of hosts: a *host* owns a connector and its tasks; the runtime sees only Arrow and offsets.
 
 ==========================  ===============================  ===========================================================
 host                        where it lives                   who calls it
 ==========================  ===============================  ===========================================================
 :class:`SourceHost`         the query's planner process      ``systems/connect/source.py``: polls, records an epoch, commits
-:class:`SinkHost`           each worker process, kept there  ``systems/connect/sink.py``: puts the rows of a task, flushes
+:class:`SinkHost`           each worker process, for long    ``systems/connect/sink.py``: puts the rows of a task, flushes
 ==========================  ===============================  ===========================================================
 
-:mod:`.python_host` and :mod:`.python_sink_host` run Python classes in threads. Another host may run connectors elsewhere, as
-long as it keeps these contracts. :mod:`.hosts` chooses.
+:mod:`.python_host` and :mod:`.python_sink_host` run Python classes in threads. Another host may run connectors elsewhere if it
+keeps these contracts. :mod:`.hosts` chooses the host.
 
 A source partition is written as canonical JSON (:func:`connectors.ground.state.dumps`), a source offset as a JSON object.
 """
@@ -45,26 +45,26 @@ SOURCE_COLUMNS: Final = pa.schema(
         ("sourceOffset", pa.string()),
     ]
 )
-"""The columns of a source's records, transformed and converted: those that are recorded and that Spark sees."""
+"""The columns of a source's records after transforms and converters, as recorded and as Spark sees them."""
 
 SINK_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
-"""The columns of a sink's records. ``key`` and ``value`` are binary (for a converter) or of any other type (as they are)."""
+"""The columns of a sink's records. ``key`` and ``value`` are binary (for a converter) or of any other type (unconverted)."""
 
 Offsets = Mapping[str, Any]
-"""Source offset by source partition, the partition as canonical JSON text. ``None`` in place of an offset removes it."""
+"""Source offset by source partition; the partition is canonical JSON text. ``None`` instead of an offset removes it."""
 
 Groups = Mapping[str, Any]
-"""By source partition, what a start needs beside the offset, as JSON; ``None`` for nothing. Only its host reads it."""
+"""By source partition, JSON that a start needs in addition to the offset; ``None`` for nothing. Only its host reads it."""
 
 
 @dataclass(frozen=True)
 class ConnectorSettings:
-    """The settings of a user for one connector.
+    """A user's settings for one connector.
 
-    ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
-    ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
-    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds; ``awaits_offsets`` is
-    false for one that keeps offsets itself, and need not name them. ``log`` names the connector in messages.
+    ``properties`` are Connect's own, with secrets filled in. ``plugin_path`` or ``plugin_packages`` mean a Java class.
+    ``restarts`` limits how often a failed task starts again, after pauses from ``restart_backoff`` seconds, doubled each time
+    up to ``restart_max_backoff``. During an outage a sink waits ``outage_timeout`` seconds. ``awaits_offsets`` is false for
+    a sink that keeps offsets itself and need not name them. ``log`` names the connector in messages.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -86,15 +86,15 @@ class ConnectorSettings:
         return bool(self.plugin_path or self.plugin_packages)
 
     def secrets(self) -> list[str]:
-        """The texts that no message, log or dead letter may show."""
+        """The secrets that no message, log or dead letter may show."""
         return [text for key, value in self.properties.items() for text in secrets_in(key, value)]
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record that failed for good, as it was before the step (``stage``) that failed: Connect's names of stages and headers.
+    """A record that failed for good, as it was before the failed step (``stage``). Stages and headers have Connect's names.
 
-    ``error_class`` is the full name of the exception's class. Positions are those of the sink's record, where there are any.
+    ``error_class`` is the full name of the exception's class. Positions are those of the sink's record, if there are any.
     """
 
     topic: str | None
@@ -116,8 +116,8 @@ class DeadLetter:
 class TaskRecords:
     """The output of one task of a source for an epoch: ``rows`` of :data:`SOURCE_COLUMNS`, and its newest ``offsets``.
 
-    Offsets may move without rows: transforms drop records. ``groups`` go with the offsets. ``counts`` are for the query's
-    table, such as ``errors``, ``retries`` and ``polled``.
+    Offsets may advance without rows, since transforms drop records. ``groups`` belong to the offsets. ``counts`` are for the
+    query's table, such as ``errors``, ``retries`` and ``polled``.
     """
 
     task: int
@@ -129,7 +129,7 @@ class TaskRecords:
 
 
 def merged(parts: Iterable[TaskRecords]) -> list[TaskRecords]:
-    """``parts``, in their order, as one for each task."""
+    """``parts``, merged in their order to one for each task."""
     by_task: dict[int, list[TaskRecords]] = {}
     for part in parts:
         by_task.setdefault(part.task, []).append(part)
@@ -152,8 +152,8 @@ def _merged(task: int, parts: Sequence[TaskRecords]) -> TaskRecords:
 class TaskStatus:
     """The state of a task in Connect's words: ``RUNNING``, ``RESTARTING``, ``FAILED``, ``STOPPED``.
 
-    ``trace`` is the stack of its last failure. ``restarts`` counts how often it was started again; ``final`` is true where
-    it will not be.
+    ``trace`` is the stack of its last failure. ``restarts`` counts how often it was restarted; ``final`` is true if it will
+    not be restarted again.
     """
 
     task: int
@@ -164,91 +164,91 @@ class TaskStatus:
 
 
 class SourceHost(ABC):
-    """A source connector with its tasks, in the process that plans the query. Every method is called from one thread, except
-    :meth:`close`, which may come from another one at any time and ends a :meth:`poll` that waits.
+    """A source connector with its tasks, in the process that plans the query. One thread calls every method, except
+    :meth:`close`: another thread may call it at any time, and it ends a waiting :meth:`poll`.
 
     ::
 
         validate()
-        check_first_start()           if nothing of the query has run before with this slot()
+        check_first_start()           if the query has never run before with this slot()
         start(offsets, groups)
           ┌ poll(epoch, …)        until there is something; then the runtime records it
           │ committed(epoch)      Spark has committed all epochs up to this one
           └ reconfiguration_requested() → quiesce(), poll(…) until nothing is left, committed(…), reconfigure(offsets, groups)
         close()
 
-    A host whose process dies loses what it has polled and not yet handed over; the runtime starts a new one from the recorded
-    offsets. What :meth:`poll` has handed over once it must not hand over again.
+    If its process dies, a host loses the records that it has polled and not yet returned; the runtime starts a new host from
+    the recorded offsets. :meth:`poll` must not return a record twice.
     """
 
     @abstractmethod
     def validate(self) -> list[Problem]:
-        """All problems of the properties: what the connector's own ConfigDef says, converters, transforms.
+        """All problems of the properties: those that the connector's ConfigDef finds, of converters, of transforms.
 
-        Without contact to the system, unless the connector's own validation makes it. Secrets are hidden.
+        Does not contact the system, unless the connector's own validation does. Hides secrets.
         """
 
     def slot(self) -> str:
-        """The replication slot that a start may make anew, by its database and name. Empty for none."""
+        """The replication slot that a start may drop and make again, by database and name. Empty for none."""
         return ""
 
     def check_first_start(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.ground.errors.Fatal` where :meth:`slot` belongs to another reader."""
+        """Raises :class:`~connectors.ground.errors.Fatal` if :meth:`slot` belongs to another reader."""
 
     @abstractmethod
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
-        """Starts the connector, asks it for task configurations, and starts the tasks from ``offsets`` and their ``groups``."""
+        """Starts the connector, gets its task configurations, and starts the tasks from ``offsets`` and their ``groups``."""
 
     @abstractmethod
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        """The output of the tasks since the last call, for ``epoch``; empty when nothing comes within ``seconds``.
+        """The output of the tasks since the last call, for ``epoch``; empty if nothing comes within ``seconds``.
 
-        Returns when there is something, and nothing more comes for a moment. Only whole transactions
-        (``transaction.boundary``), at least one, and then as many as fit into ``limit``; the rest stays for the next call.
+        Returns when there are records and no more come for a moment. Returns only whole transactions
+        (``transaction.boundary``), at least one, then as many as fit into ``limit``; the rest stays for the next call.
 
-        Raises :class:`~connectors.ground.errors.Fatal` when all tasks have failed for good, with the trace of one of them.
+        Raises :class:`~connectors.ground.errors.Fatal` with the trace of a task if all tasks have failed for good.
         """
 
     @abstractmethod
     def idle_seconds(self) -> float:
-        """For how long all tasks have polled, and given nothing; 0 while a task starts, works or waits for a new start.
+        """For how many seconds all tasks have polled without records; 0 while a task starts, works or waits for a restart.
 
         A query that ends by itself (``availableNow``) ends when this has reached ``drainTimeout``.
         """
 
     def has_caught_up(self, seconds: float) -> bool:
-        """True if all is handed over that was there at the start: a query that ends by itself need not wait for more.
+        """True if :meth:`poll` has returned all data present at the start: a query that ends by itself need not wait for more.
 
-        A log tells by its position, or by the time of its changes. Else each task has, for ``seconds``, given nothing, or a few
-        records at a time that it had to wait for.
+        A log tells by its position, or by the time of its changes. Otherwise each task has, for ``seconds``, returned nothing,
+        or only a few records at a time for which it had to wait.
         """
         return False
 
     @abstractmethod
     def committed(self, epoch: int) -> None:
-        """Spark has committed all epochs up to ``epoch``: ``commitRecord`` for their records, then ``commit`` of the tasks.
+        """Called when Spark has committed epochs up to ``epoch``: calls ``commitRecord`` for their records, then ``commit``.
 
-        May be called again. Epochs of an earlier run are not known here; offsets say what was committed of them.
+        May be called again. The host does not know epochs of an earlier run; offsets tell what was committed of them.
         """
 
     @abstractmethod
     def reconfiguration_requested(self) -> bool:
-        """True after the connector has asked for new task configurations, or the limit of tasks has changed."""
+        """True after the connector has asked for new task configurations, or if the limit of tasks has changed."""
 
     @abstractmethod
     def quiesce(self) -> None:
-        """The tasks poll no more; what they have polled is still handed over by :meth:`poll`, which does not wait then."""
+        """Stops the tasks' polling. :meth:`poll` still returns the records that they have polled, and no longer waits."""
 
     @abstractmethod
     def reconfigure(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
-        """Stops the tasks, which have nothing left to commit, and starts those of new configurations from ``offsets``."""
+        """Stops the tasks, which have nothing left to commit, and starts tasks of new configurations from ``offsets``."""
 
     @abstractmethod
     def statuses(self) -> list[TaskStatus]:
         """The states of the tasks."""
 
     def generation(self) -> int:
-        """The number of times that tasks were dealt out: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
+        """The number of times that tasks were configured: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
         return 1
 
     @abstractmethod
@@ -257,19 +257,19 @@ class SourceHost(ABC):
 
 
 class LetterBox(ABC):
-    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows.
+    """Takes the dead letters of a task whose target keeps offsets, before the offsets move past the letters' rows.
 
-    ``count`` of its rows are dead letters, also of those that an earlier attempt has set aside.
+    ``count`` is the number of its rows that are dead letters, including those of an earlier attempt.
     """
 
     count: int = 0
 
     @abstractmethod
     def put(self, letters: Sequence[DeadLetter]) -> None:
-        """Returns when the letters are durable: whatever dies afterwards, they are there."""
+        """Writes the letters durably before it returns, so that they survive any later death."""
 
     def offsets(self, place: TopicPartition) -> Set[int]:
-        """The rows of a partition that are dead letters already, by an earlier attempt at the same batch."""
+        """The offsets of a partition's rows that an earlier attempt at the same batch has made dead letters."""
         return frozenset()
 
 
@@ -278,26 +278,26 @@ class SinkHostTask(ABC):
 
     @abstractmethod
     def put(self, rows: pa.Table) -> list[DeadLetter]:
-        """Hands records of :data:`SINK_COLUMNS` to the task, after converters and transforms; it may buffer them.
+        """Passes records of :data:`SINK_COLUMNS` to the task, after converters and transforms; the task may buffer them.
 
-        Returns those that failed for good, perhaps of earlier calls, where ``errors.tolerance`` allows it; else raises. Raises
-        :class:`~connectors.ground.errors.Transient` for an outage (a RetriableException that lasted).
+        Returns the records that failed for good, perhaps of earlier calls, if ``errors.tolerance`` allows it; else raises.
+        Raises :class:`~connectors.ground.errors.Transient` for an outage (a RetriableException that lasted).
         """
 
     @abstractmethod
     def flush(self) -> list[DeadLetter]:
-        """Blocks until everything that was put is acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
+        """Blocks until all put records are acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
 
     @abstractmethod
     def close(self, failed: bool = False) -> list[DeadLetter]:
-        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped.
+        """Stops the task, or returns it to its host for another batch; always stops it after a failure.
 
-        Returns the dead letters of what it has still written meanwhile.
+        Returns the dead letters of records that the task still wrote meanwhile.
         """
 
 
 class SinkHost(ABC):
-    """A sink connector in one worker process, kept there from batch to batch by the digest of its settings."""
+    """A sink connector in a worker process, which keeps it from batch to batch by the digest of its settings."""
 
     @abstractmethod
     def validate(self) -> list[Problem]:
@@ -307,22 +307,22 @@ class SinkHost(ABC):
     def task(
         self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
     ) -> SinkHostTask:
-        """The task with this number, started and with the partitions (topic, number) of ``topics`` opened.
+        """The task ``number``, started, with the partitions (topic, ``number``) of ``topics`` opened.
 
-        ``uses_offsets`` says that all rows of a partition come to this task, in the order of offsets that stay the same in a
-        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``. Then dead
-        letters go to ``letters`` at once, and their rows are left out of a replay, too.
+        ``uses_offsets``: this task gets all rows of a partition, in the order of offsets, which stay the same in a replay. Only
+        then does the host leave out rows that the target already has, as the task says by ``context.offset``. Dead letters
+        then go to ``letters`` at once, and a replay leaves out their rows too.
 
-        Task configurations are dealt out by ``number`` modulo their count.
+        A task gets the configuration with the index ``number`` modulo their count.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Stops everything. Called when a worker ends or the host was idle for long."""
+        """Stops everything. Called when a worker ends or the host has been idle for long."""
 
 
 def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings) -> Transient:
-    """The error of a sink task whose ``preCommit`` does not answer with the end of a partition."""
+    """The error of a sink task whose ``preCommit`` does not return the end of a partition."""
     return Transient(
         f"the task has not acknowledged {topic}-{partition} for outageTimeout={settings.outage_timeout:g}s: preCommit does not "
         "answer that its target has all records",
@@ -334,7 +334,7 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
 
 
 def rewind_error(topic: str, partition: int, offset: int, settings: ConnectorSettings) -> Transient:
-    """The error of a sink task that asks by ``context.offset`` for rows that it has taken: Spark repeats whole batches."""
+    """The error of a sink task that asks by ``context.offset`` for rows it has taken: Spark can only repeat whole batches."""
     return Transient(
         f"the task asks for {topic}-{partition} from offset {offset} on again: it has taken these rows, and not written them",
         connector=settings.log,

@@ -1,4 +1,4 @@
-"""The values that travel between the driver, tasks and targets: a batch, and what a task has staged of it."""
+"""The values that travel between driver, tasks and targets: a batch, and the staged output of a task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..ground.state import digest
 
 
 class DriverClock:
-    """Microseconds since 1970. They never go back in a process, whatever happens to the clock of its machine."""
+    """Microseconds since 1970. They never go back within a process, even if somebody sets the machine's clock back."""
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -33,11 +33,10 @@ def driver_time() -> int:
 class Batch:
     """One micro-batch: ``number`` of ``query`` (its id in the checkpoint), written by the sink called ``sink_id``.
 
-    ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
-    writes it: another one after each restart. ``time`` is when the driver began with it, by :class:`DriverClock`; a batch
-    that is replayed has a later one. ``claim`` and ``recipe`` are those of :class:`~connectors.core.ledger.Entry`.
-    ``is_observed`` says that a count of Spark, such as an ``Observation``, would be wrong if its rows were computed a second
-    time.
+    With ``replace`` the batch replaces everything in the target. ``run`` names the run of the query; each restart is a new
+    run. ``time`` is when the driver began the batch, by :class:`DriverClock`; a replay has a later one. ``claim`` and
+    ``recipe`` are those of :class:`~connectors.core.ledger.Entry`. ``is_observed``: Spark counts these rows, for example in an
+    ``Observation``, and would count them twice if they were computed twice.
     """
 
     sink_id: str
@@ -55,7 +54,7 @@ class Batch:
         return digest(self.sink_id, self.query, self.number)
 
     def attempt(self) -> str:
-        """A new staging name, at most 63 bytes: batch, run, and a random part, since attempt numbers begin at 0 again."""
+        """A new staging name, at most 63 bytes: batch, run, and a random part, since a restart reuses attempt numbers."""
         return f"{self.prefix()}-{self.run_id()}-{machine.token()}"
 
     def run_id(self) -> str:
@@ -63,7 +62,7 @@ class Batch:
         return digest(self.run, length=8)
 
     def file_id(self) -> str:
-        """The part of a file name that is the batch's own; the order of names is the order of batches."""
+        """The part of a file name that identifies the batch; names sort in the order of batches."""
         return f"{self.number:010d}-{self.prefix()}"
 
     def __str__(self) -> str:
@@ -72,10 +71,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Committable:
-    """The staged output of one task attempt: the number of its ``rows``, and in ``data`` where it is (small JSON).
+    """The staged output of one task attempt: the number of its ``rows``, and in ``data`` its place (small JSON).
 
-    ``rejected`` rows were bad, and ``letters`` names what was set aside of them; both are filled in by the carrier.
-    ``is_set_aside`` says that the writer has made dead letters of them itself.
+    The carrier fills in ``rejected``, the number of bad rows, and ``letters``, the name of their dead letters.
+    ``is_set_aside``: the writer has written those dead letters itself.
     """
 
     rows: int

@@ -1,10 +1,10 @@
-"""The commit protocol, on the driver: stage, decide, publish, and carry through what an earlier run decided.
+"""The commit protocol, on the driver: stage, decide, publish, and finish the batches that an earlier run decided.
 
-The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) differ in when they learn of a batch; this is the part
-they share. It holds no state between batches that a restart would miss.
+The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) learn of a batch at different moments; they share this
+module. It holds no state between batches that a restart would miss.
 
-An outage of the target (:class:`~connectors.ground.errors.Transient`) is waited for as ``retry.*`` and ``outageTimeout`` say;
-before a commit is tried again, the ledger is asked whether the first try went through after all.
+During an outage of the target (:class:`~connectors.ground.errors.Transient`) the commit waits as ``retry.*`` and
+``outageTimeout`` say. Before it tries again, it asks the ledger whether the first try succeeded after all.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .metrics import active_meter
 from .sink import Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 
 SWEEP_SECONDS: Final = 3600.0
-"""The seconds between two looks for what dead attempts have left, in a run that goes on for months."""
+"""The seconds between two sweeps of staging that dead attempts have left, since a run may last for months."""
 
 
 class Commit:
-    """Commits the batches of one sink. ``begin`` comes before the rows are written, where the carrier can."""
+    """Commits the batches of one sink. A carrier that can calls ``begin`` before it writes the rows."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -51,13 +51,13 @@ class Commit:
         self.contact = Contact(RetrySettings.of(sink.values))
         self.letters = sink.letters()
         self._claims: dict[str, int | None] = {}
-        """The number of the claim that the batch makes with which :meth:`begin` was called last, by query."""
+        """By query, the number of the claim that its newest batch makes; :meth:`begin` sets it."""
         self._replacements: set[str] = set()
-        """The queries whose batch of the last :meth:`begin` takes the place of what others have written."""
+        """The queries whose newest batch (of the last :meth:`begin`) replaces the rows of other queries."""
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
-        """Decides what to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
+        """Decides what to do with ``batch``, after it has finished the batches that an earlier run decided."""
         self._expect_contact(batch)
         if self.committer is None:
             return Verdict.WRITE
@@ -71,11 +71,11 @@ class Commit:
         return verdict
 
     def _decide(self, batch: Batch, last: Entry | None) -> Verdict:
-        """Also finds out whether the batch makes a claim: the first one of a query does, unless the ledger is lost."""
+        """Also finds out whether the batch makes a claim: a query's first batch does, unless the ledger is lost."""
         owner, others = None, frozenset[str]()
         if last is None and is_stream(batch.query):
             owner = self.last(OWNER)
-            named = owner.owner if owner is not None else None  # a committer of a user's own may keep the number alone
+            named = owner.owner if owner is not None else None  # a user's committer may record the number only
             others = (self._queries() if named is None else frozenset([named])) - {batch.query, OWNER}
         verdict = decide(batch.sink_id, batch.query, batch.number, last, others, self.policy)
         is_first = last is None and is_stream(batch.query) and (batch.number == 0 or bool(others))
@@ -87,9 +87,9 @@ class Commit:
         return verdict
 
     def _replaces(self, query: str, owner: Entry | None, others: frozenset[str]) -> bool:
-        """True if the first batch of ``query`` takes the place of what others have written.
+        """True if the first batch of ``query`` replaces the rows of other queries.
 
-        A claim may be all that an earlier run came to: what it has decided stays so, whatever the policy is now.
+        An earlier run may have recorded its claim and then died. That claim still decides, whatever the policy is now.
         """
         claim = owner if owner is not None and owner.owner == query else None
         if claim is not None and claim.replace:
@@ -102,7 +102,7 @@ class Commit:
         self.committer.commit_frame(frame, replace(self._with_replacement(batch), claim=self._claims[batch.query]))
 
     def _with_replacement(self, batch: Batch) -> Batch:
-        """``batch`` as :meth:`begin` has decided: perhaps it takes the place of what others have written."""
+        """``batch``, with ``replace`` if :meth:`begin` has decided that it replaces the rows of other queries."""
         return replace(batch, replace=batch.replace or batch.query in self._replacements)
 
     def finish(
@@ -112,7 +112,7 @@ class Commit:
         rows: int | None = None,
         checksum: str | None = None,
     ) -> None:
-        """Decides and publishes ``batch``; a batch that is already committed is compared, and its stage removed."""
+        """Decides and publishes ``batch``. If it is already committed, compares the replay with it and removes the stage."""
         if self.committer is None:
             self._decide_letters(batch, committables)
             self._publish_letters(batch, committables)
@@ -145,7 +145,7 @@ class Commit:
         elif self.contact.call(lambda: self._record(batch, entry)):
             self._publish(entry, batch)
             self._publish_letters(batch, committables)
-        else:  # another driver recorded its own attempt at this batch first, and may die before it publishes that
+        else:  # another driver recorded its attempt at this batch first, and may die before it publishes it
             self.recover(batch)
             self.replayed(batch, total, checksum)
             self.discard(committables)
@@ -157,7 +157,7 @@ class Commit:
     def _claim_sink(self, batch: Batch, entry: Entry) -> None:
         """Makes the claim of a query's first batch. Raises :class:`CommitRefused` if another query was faster."""
         claim = entry.ownership()
-        if claim is not None and not self._ledger().record(claim):  # or its answer was lost
+        if claim is not None and not self._ledger().record(claim):  # or an earlier answer was lost
             check_claim(batch.sink_id, entry, self._ledger().last(OWNER))
 
     def _commit_in_target(
@@ -180,10 +180,10 @@ class Commit:
         active_meter().count(rows=-rejected, errors=rejected, dead_letters=rejected if self.letters else 0)
 
     def _record(self, batch: Batch, entry: Entry) -> bool:
-        """Records ``entry``. Also true if an earlier try has done it and only its answer was lost.
+        """Records ``entry``. Also true if an earlier try recorded it and only the answer was lost.
 
-        Raises :class:`CommitRefused` if another run of the query went on meanwhile: a ledger keeps the newest batches only,
-        so it records a batch again that it has forgotten.
+        Raises :class:`CommitRefused` if another run of the query has committed later batches. The ledger does not refuse such
+        an entry by itself: it keeps the newest batches only, and records a batch that it has forgotten a second time.
         """
         recorded, last = self._ledger().record(entry), self._ledger().last(entry.query)
         if last is not None and last.batch > entry.batch:
@@ -199,19 +199,19 @@ class Commit:
         return recorded or (last is not None and dumps(last.committables) == dumps(entry.committables))
 
     def recorded(self, batch: Batch) -> list[Committable]:
-        """The committables of ``batch``, which is committed, by the ledger; empty where it does not tell what was staged."""
+        """The committables of the committed ``batch`` as the ledger has them; empty if it does not record committables."""
         last = self.last(batch.query)
         return [Committable(**state) for state in last.committables] if last and last.batch == batch.number else []
 
     def replayed(self, batch: Batch, rows: int | None, checksum: str | None) -> None:
-        """``batch`` is committed already: checks that its replay holds the same rows."""
+        """Checks that the replay of ``batch``, which is already committed, holds the same rows."""
         last = self.last(batch.query)
         if last is not None and is_stream(batch.query):
             check_recipe(last, batch.recipe, self.policy)
             compare_replay(last, rows, checksum, self.policy)
 
     def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:
-        """The batch failed. Its stage goes, except what the ledger has decided: that is carried through."""
+        """Removes the stage of a failed batch, except committables that the ledger has recorded: they will be published."""
         last = self.last(batch.query)
         if last is None or last.batch != batch.number:
             self.discard(committables)
@@ -220,11 +220,11 @@ class Commit:
             self.discard([staged for staged in committables if staged and dumps(asdict(staged)) not in decided])
 
     def recover(self, batch: Batch) -> None:
-        """Publishes what was recorded and not finished, and sweeps old staging."""
+        """Publishes batches that are recorded and not yet published, and sweeps old staging."""
         if self.committer is None:
             return
         live = frozenset({batch.prefix()})
-        if self.letters:  # before the entries of df.write go, which tell that their letters are due
+        if self.letters:  # before the ledger drops the entries of df.write: they say that their letters are due
             self.contact.call(self.letters.storage.check, reaches=False)
             self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
             self.contact.call(partial(self.letters.sweep, live), reaches=False)
@@ -238,8 +238,8 @@ class Commit:
     def _publish_pending(self, entry: Entry, sink_id: str) -> None:
         """Publishes a recorded batch that may not be published yet.
 
-        A batch below the newest of its query is published already: the next one is recorded only after that. Otherwise its
-        driver recorded it after the ledger had forgotten it, and it must never be published.
+        A batch below its query's newest is already published, since the next batch is recorded only after that. Or a driver
+        recorded it after the ledger had forgotten it; then it must never be published.
         """
         last = self.last(entry.query)
         if last is not None and last.batch > entry.batch:
@@ -266,10 +266,10 @@ class Commit:
             self.contact.call(partial(self.letters.publish, batch, staged_letters(committables)), reaches=False)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has.
+        """Removes the stage of earlier runs for ``batch``; with ``failed`` also the stage of this run.
 
-        A batch that the ledger has recorded keeps its stage: a run that died before it published needs it. Where tasks come
-        before the driver's code, a later run may get here before the recovery.
+        A recorded batch keeps its stage, since a run may have died before it published. If tasks run before the driver's
+        code, a later run may get here before the recovery.
         """
         self._expect_contact(batch)
         if isinstance(self.committer, Committer) and self._last_number(batch.query) >= batch.number:
@@ -279,7 +279,7 @@ class Commit:
                 self.contact.call(partial(part.drop_attempts, batch, failed=failed))
 
     def discard(self, committables: Sequence[Committable | None]) -> None:
-        """Removes what was staged for a batch that is not recorded."""
+        """Removes the stage of a batch that is not recorded."""
         for committable in committables:
             if committable is not None and self.committer is not None:
                 self.committer.discard(committable)
@@ -287,9 +287,9 @@ class Commit:
             self.letters.discard(staged_letters(committables))
 
     def await_target(self, batch: Batch, outage: Transient) -> None:
-        """Returns when the target answers again after ``outage``; raises it where it stays away.
+        """Returns when the target answers again after ``outage``; raises the outage if the target stays away.
 
-        For a task whose rows cannot be read again: its engine tries it once more, which helps only when the target is back.
+        For a task whose rows cannot be read again: the engine's next attempt helps only when the target is back.
         """
         self._expect_contact(batch)
         backoff = Backoff(self.contact.retry)
@@ -304,12 +304,12 @@ class Commit:
                 outage = still_away
 
     def _expect_contact(self, batch: Batch) -> None:
-        """A query that has finished a batch has reached its target: an outage is no wrong address."""
+        """Notes that a query with a finished batch has reached its target, so an outage is no wrong address."""
         self.contact.reached |= batch.number > 0
 
     @contextlib.contextmanager
     def _located(self, batch: Batch) -> Iterator[None]:
-        """An error inside names the connector and the batch."""
+        """Adds the connector and the batch to errors raised inside."""
         try:
             yield
         except ConnectorError as error:
@@ -334,5 +334,5 @@ class Commit:
         return self.contact.call(history.queries) if history else frozenset()
 
     def _history(self) -> Ledger | GlobalCommitter | None:
-        """The committer or the ledger that knows which batches are committed; ``None`` without either."""
+        """The committer or ledger that knows which batches are committed; ``None`` if the sink has neither."""
         return self.committer if isinstance(self.committer, GlobalCommitter) else self.ledger

@@ -1,11 +1,11 @@
-"""A source over partitions that can be read again, and whose ends are known only by reading: shards, feeds, paged APIs.
+"""A source over partitions that can be read again and whose end only reading finds: shards, feeds, paged APIs.
 
-The driver plans an epoch: which partitions there are, where each of them stands, and which task reads it. The tasks read until
-a limit is reached or nothing more comes, and record the positions at which they have stopped in the epoch log
-(:mod:`connectors.core.epochs`) before Spark sees a row. A replay reads the same ranges again, as long as the system retains
-them; where it does not give the same records for them, the records are in the log too, and a replay reads them there.
+The driver plans an epoch: which partitions exist, the position of each, and which task reads it. Tasks read until they reach
+a limit or nothing more comes. They record the positions where they stopped in the epoch log (:mod:`connectors.core.epochs`)
+before Spark sees a row. A replay reads the same ranges again, as long as the system retains them. If the system may give
+other records for the same range, the log holds the records too, and a replay reads them there.
 
-An author writes a :class:`Cursor` of one method, and a :class:`CursorSource` that makes it and knows the partitions::
+An author writes a :class:`Cursor` with one method, and a :class:`CursorSource` that makes it and lists the partitions::
 
     class Feed(CursorSource):
         name, schema = "feed", "id long, text string"
@@ -53,8 +53,8 @@ _log = logging.getLogger("connectors")
 class Discovery:
     """The partitions of an epoch, each with the position to read from.
 
-    A partition that is left out keeps its position for a later epoch. ``gone`` are those that need not be remembered, and
-    ``finished`` more that have nothing to read.
+    A partition that is not listed keeps its position for a later epoch. ``gone`` names partitions to forget, ``finished``
+    further ones that have nothing to read.
     """
 
     partitions: Mapping[str, Any]
@@ -63,11 +63,11 @@ class Discovery:
 
 
 class CursorSource(EpochLogSource):
-    """A source over partitions that are read from a position on. A subclass sets ``name`` and ``schema``."""
+    """A source that reads each partition from a position on. A subclass sets ``name`` and ``schema``."""
 
     bounded = True
     repeatable: ClassVar[bool] = True
-    """False if the system may give other records for the same range later: an epoch's records are recorded then."""
+    """False if the system may later give other records for the same range; the epoch log then holds the records."""
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
@@ -80,9 +80,9 @@ class CursorSource(EpochLogSource):
         return super().known_options() | CURSOR_OPTIONS
 
     def start_positions(self) -> Mapping[str, Any]:
-        """The positions where a new query begins, if they move with time, as the newest record does. Runs on the driver.
+        """The positions where a new query begins, if they change with time, as that of the newest record. Runs on the driver.
 
-        The first offset keeps them, and the first :meth:`partitions` gets them as ``positions``.
+        The first offset stores them, and the first :meth:`partitions` gets them as ``positions``.
         """
         return {}
 
@@ -90,26 +90,26 @@ class CursorSource(EpochLogSource):
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         """The partitions of the next epoch. Runs on the driver, once per epoch.
 
-        ``positions`` are those after the last epoch, of all partitions that were ever read and are not ``finished``.
+        ``positions`` holds, after the last epoch, every partition that the query has ever read and that is not ``finished``.
         """
 
     @abstractmethod
     def cursor(self, schema: pa.Schema) -> Cursor:
-        """A new cursor over rows of ``schema``."""
+        """A new cursor whose rows have ``schema``."""
 
     def driver_cursor(self) -> Cursor:
-        """A cursor for a look at a partition's next record, on the driver."""
+        """A cursor with which the driver looks at a partition's next record."""
         return self.cursor(pa.schema([]))
 
     def now(self) -> float:
-        """The system's own time, in seconds since 1970: what is published after it is too new for a run. Runs on the driver.
+        """The system's own time, in seconds since 1970: later records are too new for a run. Runs on the driver.
 
-        No two runs may get the same.
+        Two runs must never get the same time.
         """
         return machine.time()
 
     def position_text(self, position: Any) -> int | str | None:
-        """A position as the table of the query shows it."""
+        """A position as the query's table shows it."""
         return position if isinstance(position, (int, str)) else dumps(position)
 
     def enumerator(self) -> SplitEnumerator[CursorSplit]:
@@ -120,7 +120,7 @@ class CursorSource(EpochLogSource):
 
 
 class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
-    """Plans epochs: a plan is recorded before the tasks start, so that a replay has the same one."""
+    """Plans epochs. It records a plan before the tasks start, so that a replay uses the same plan."""
 
     def __init__(self, source: CursorSource) -> None:
         super().__init__(source)
@@ -159,7 +159,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             yield from self.splits_of(part)
 
     def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
-        """The position of each unfinished partition after the epoch before ``at``: ``at`` itself is still to be read."""
+        """The position of each unfinished partition after the epoch before ``at``; tasks have not read ``at`` itself yet."""
         return [
             PartitionProgress(name, self.source.position_text(position), lag_seconds=header.lags.get(name))
             for header in self.log.headers(at["epoch"] - 1)
@@ -190,9 +190,9 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
     ) -> float | None:
         """The time (seconds since 1970) up to which an epoch may read: ``maxDrift`` past the slowest active partition.
 
-        A partition at its end holds back the others until it has not grown for ``idleTimeout``, and not at all in a query
-        that ends. One that never had a record holds back nobody. ``times`` says, by partition, the time of its next record, or
-        of the last one, and when it was seen; what is not known is looked up and added.
+        A partition at its end is active until it has not grown for ``idleTimeout``; in a query that ends it never is. Nor is a
+        partition that never had a record. ``times`` has, by partition, the time of its next or last record, and when that was
+        seen; this method looks up and adds missing times.
         """
         lags = {name: lag for header in self.log.headers(epoch - 1) for name, lag in header.lags.items()}
         unknown, now = [name for name in partitions if name not in times], machine.time()
@@ -210,9 +210,9 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         return None if slowest is None else slowest + float(self.source.values["maxDrift"])
 
     def _state_at(self, start: Position) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
-        """The state from which the epoch after ``start`` is planned: that of the log, with the positions of ``start`` over it.
+        """The state from which the epoch after ``start`` is planned: the log's state, overlaid with the positions of ``start``.
 
-        Positions come with the first epoch, and by ``connectors offsets``; ``None`` then begins anew.
+        ``start`` has positions in the first epoch, or after ``connectors offsets``, where ``None`` means to begin anew.
         """
         if start["epoch"] and start.get("positions", {}) is None:
             return dict(_start_of(self.source).get("positions", {})), set(), {}
@@ -239,13 +239,13 @@ def state_after(log: EpochLog, epoch: int) -> tuple[dict[str, Any], set[str], di
 
 
 def _start_of(source: CursorSource) -> dict[str, Any]:
-    """The part of a query's first position that tells its start: ``positions``, or nothing where the source gives none."""
+    """The start in a query's first position: ``positions``, or nothing if the source gives none."""
     positions = source.start_positions()
     return {"positions": dict(positions)} if positions else {}
 
 
 def _shares(partitions: Mapping[str, Any], readers: int) -> list[dict[str, Any]]:
-    """The partitions of each reader; at least one reader."""
+    """The partitions of each reader; there is at least one reader."""
     shares: list[dict[str, Any]] = [{} for _ in range(max(1, min(readers, len(partitions))))]
     for number, (partition, position) in enumerate(sorted(partitions.items())):
         shares[number % len(shares)][partition] = position
@@ -253,7 +253,7 @@ def _shares(partitions: Mapping[str, Any], readers: int) -> list[dict[str, Any]]
 
 
 class WholeEnumerator(SplitEnumerator[CursorSplit]):
-    """Plans a batch: all partitions, from their start to now. There is no epoch log; a task that fails reads again."""
+    """Plans a batch read: all partitions, from their start to now. It has no epoch log; a failed task reads again."""
 
     def __init__(self, source: CursorSource) -> None:
         self.source = source
@@ -318,7 +318,7 @@ class WholeReader(SplitReader[CursorSplit]):
 
 
 class CursorReader(SplitReader[CursorSplit]):
-    """Reads an epoch and records where it ends, or all of it; reads what is recorded, whoever has recorded it."""
+    """Reads an epoch and records its end positions, or all of its rows. If a record exists, whoever put it, reads that."""
 
     atomic = True
 
@@ -337,7 +337,7 @@ class CursorReader(SplitReader[CursorSplit]):
 
     def read(self, split: CursorSplit) -> Iterator[pa.RecordBatch]:
         record = self._record(split)
-        self.log.check(split.log)  # of two queries on one folder, the other one may have put the record
+        self.log.check(split.log)  # another query on this folder may have put the record
         if record is None:
             epoch = CursorEpoch(self.source.values, split, self._cursor)
             epoch.read(self.awake)
@@ -360,7 +360,7 @@ class CursorReader(SplitReader[CursorSplit]):
         return self.log.recorded(split.epoch, split.reader, () if self.source.repeatable else None)
 
     def _rows_of(self, split: CursorSplit, header: Header) -> Iterator[pa.RecordBatch]:
-        """The rows of an epoch that was recorded, read again."""
+        """Reads the rows of a recorded epoch again."""
         rows = 0
         for partition, start in sorted(split.positions.items()):
             position, end = start, header.positions.get(partition, start)

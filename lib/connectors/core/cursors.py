@@ -1,4 +1,4 @@
-"""Cursors over partitions, and what one reader reads of an epoch with them."""
+"""Cursors over partitions, and the part of an epoch that one reader reads with them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .source import Split
 
 POLL_SECONDS: Final = 0.05
 SOME_LAG: Final = 1.0
-"""Stands for the seconds that a partition is behind where only that is known."""
+"""The lag in seconds of a partition that is behind by an unknown time."""
 
 
 @dataclass(frozen=True)
 class Page:
     """The result of one read by a cursor: ``rows``, and the position after them, which is JSON.
 
-    ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
-    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``is_waiting``: the system
-    has not said yet whether there is more, so that no query ends here, and no epoch without rows before ``maxEpochTime``.
-    ``lag`` is how many seconds the page is behind the newest record, where the system says it.
+    ``published`` is the publication time of each row (seconds since 1970), if the system tells it. ``is_last``: for now there
+    are no more records. ``is_finished``: there will never be more, as in a closed shard. ``is_waiting``: the system has not
+    yet said whether there are more. Then no query ends, and no epoch without rows ends before ``maxEpochTime``. ``lag``: how
+    many seconds the page is behind the newest record, if the system tells it.
     """
 
     rows: pa.RecordBatch
@@ -42,19 +42,18 @@ class Page:
 
 
 class Cursor(ABC):
-    """Reads partitions from a position on. Lives in a task, and reads one page at a time."""
+    """Reads partitions from a position on, one page at a time. Lives in a task."""
 
     def open(self) -> None:  # noqa: B027 - a hook, not a duty
         """Makes the client. Called once, before anything else."""
 
     @abstractmethod
     def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
-        """The records after ``position``, at most ``rows`` of them, and never beyond the position ``end`` if there is one.
+        """At most ``rows`` records after ``position``, and none beyond the position ``end`` if there is one.
 
-        Returns soon, also without rows; with ``end`` as its position where that is reached. Raise
-        :class:`~connectors.ground.errors.DataLoss` where the position has expired, or, with ``failOnDataLoss=false``, read from
-        the oldest record on; and :class:`~connectors.ground.errors.Transient` for an outage: the epoch is read again after a
-        pause.
+        Returns soon, also without rows. A page that reaches ``end`` has ``end`` as its position. If the position has expired,
+        raise :class:`~connectors.ground.errors.DataLoss`, or with ``failOnDataLoss=false`` read from the oldest record on.
+        Raise :class:`~connectors.ground.errors.Transient` for an outage: the task reads the epoch again after a pause.
         """
 
     def close(self) -> None:  # noqa: B027
@@ -65,8 +64,8 @@ class Cursor(ABC):
 class CursorSplit(Split):
     """The share of one reader in ``epoch`` of the log ``log``: the partitions that it reads, each from a position.
 
-    A partition is left where its records were published after ``until`` (seconds since 1970): they are for the next run. And
-    where they were published after ``cap``: they wait for slower partitions.
+    In each partition reading ends at records that were published after ``until`` (seconds since 1970), which are for the next
+    run, or after ``cap``, which wait for slower partitions.
     """
 
     log: str
@@ -83,7 +82,7 @@ class CursorSplit(Split):
 
 
 class CursorEpoch:
-    """The rows and positions that one reader has read of an epoch, before they are recorded."""
+    """The rows and positions that one reader has read in an epoch, before it records them."""
 
     def __init__(self, values: Values, split: CursorSplit, cursor: Cursor) -> None:
         self._values = values
@@ -103,7 +102,7 @@ class CursorEpoch:
         self._patience = float(values["pollInterval" if split.until is None else "drainTimeout"])
 
     def read(self, awake: threading.Event) -> None:
-        """Reads page by page from all partitions, until a limit is reached or none has more."""
+        """Reads page by page from all partitions, until it reaches a limit or no partition has more."""
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, max(1, split.readers))
         newest = machine.monotonic()
@@ -141,13 +140,13 @@ class CursorEpoch:
             yield from parts
 
     def _is_over(self, pause: float) -> bool:
-        """True if there is no use in waiting for more: nothing has come in a ``pause`` of so many seconds."""
+        """True if it is no use to wait for more; ``pause`` is the seconds since the last rows."""
         if len(self._finished | self._ended) == len(self._parts) or (self._rows and self._split.until is None):
             return True
         return pause > self._patience and not self._waiting
 
     def _read_pages(self, share: int) -> int:
-        """Reads a page of each partition, within a limit of rows that they share; returns how many rows have come."""
+        """Reads a page of each partition within their common limit of rows; returns the number of new rows."""
         before, active = self._rows, [name for name in self._parts if name not in self._finished | self._ended]
         for number, partition in enumerate(active):
             if self._rows < share:
@@ -180,7 +179,7 @@ class CursorEpoch:
             self._bytes += page.rows.nbytes
 
     def _left_out(self, partition: str, page: Page) -> int:
-        """The number of records at the end of ``page`` that are for the next run, or wait for slower partitions."""
+        """The number of records at the end of ``page`` that are for the next run or wait for slower partitions."""
         if page.published is None:
             return 0
         until, cap = self._split.until, self._split.cap
@@ -194,6 +193,6 @@ class CursorEpoch:
 
 
 def late_count(published: pa.Array, until: float) -> int:
-    """The number of records from the first one on that was published after ``until``."""
+    """The number of records from the first one published after ``until`` to the end."""
     first = pc.index(pc.greater(published, until), True).as_py()
     return len(published) - first if first >= 0 else 0

@@ -1,4 +1,4 @@
-"""A reader of a source over a system that cannot be read twice: it receives its part of an epoch and records it."""
+"""The reader of a system that cannot be read twice: it receives its part of an epoch and records it."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
-"""The seconds that a reader waits for the records of the readers before it, beside the time for which these may receive."""
+"""The seconds that a reader waits for the records of the readers before it, in addition to the time they may receive."""
 
 _LATE: Final = 10_000
-"""Messages that were published too late for a run: when an epoch's reader holds so many, it looks no further for others."""
+"""A reader that holds so many messages that are too late for the run looks for no more in this epoch."""
 
 
 @dataclass(frozen=True)
 class EpochSplit(Split):
     """The share of ``reader``, one of ``readers``, in ``epoch`` of the log ``log``: the messages that it receives.
 
-    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``. For
-    ``orphans`` seconds more, dead tasks and drivers may have leases. ``is_repeated``: the task was tried before.
+    Under ``availableNow``, messages published after ``until`` (seconds since 1970) are for the next run. Dead tasks and
+    drivers may hold leases for ``orphans`` more seconds. ``is_repeated``: Spark has tried this task before.
     """
 
     log: str
@@ -48,7 +48,7 @@ class EpochSplit(Split):
 
 
 class EpochReader(SplitReader[EpochSplit]):
-    """Receives an epoch and records it; hands on what is recorded, whoever has recorded it."""
+    """Receives an epoch and records it; yields the rows of the record, whoever has put it."""
 
     atomic = True
 
@@ -61,11 +61,11 @@ class EpochReader(SplitReader[EpochSplit]):
         self._receiver: Receiver | None = None
         self._has_failed = False
         self._undecided: list[tuple[_ReceivedEpoch, Header, pa.ChunkedArray]] = []
-        """What this reader has received for its split and may not have recorded, with the header and leases of the record."""
+        """Received messages whose record this reader perhaps failed to put, with the header and leases of that record."""
 
     def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
         record = self.log.recorded(split.epoch, split.reader)
-        self.log.check(split.log)  # of two queries that begin at once, the other one may have put the record
+        self.log.check(split.log)  # another query that began at the same moment may have put the record
         if record is None:
             record = self._received(split)
         else:
@@ -80,14 +80,14 @@ class EpochReader(SplitReader[EpochSplit]):
 
     def close(self) -> None:
         if self._receiver is not None:
-            # Leases without an end are given back by nobody else. What counts after all is known by its id.
+            # Nobody else releases leases without an end. If the record counts after all, the ids tell its messages.
             for epoch, _, _ in self._undecided if self._receiver.lease_seconds is None else ():
                 epoch.release()
             self._receiver.close()
             self._receiver = None
 
     def _received(self, split: EpochSplit) -> tuple[Header, pa.Table]:
-        """The record of ``split``, put by this reader, or by another attempt that was faster."""
+        """The record of ``split``, put by this reader or by a faster attempt."""
         self.log.check_retained(split.epoch)
         receiver = self._opened()
         epoch = _ReceivedEpoch(self.source.values, split, receiver)
@@ -110,7 +110,7 @@ class EpochReader(SplitReader[EpochSplit]):
         except StateError:  # the record does not count
             epoch.release()
             raise
-        except BaseException:  # the record may be there, and count: the epoch is acknowledged by these leases
+        except BaseException:  # the record may exist and count: then these leases acknowledge the epoch
             self._undecided.append((epoch, header, table[LEASE]))
             self._has_failed = True
             raise
@@ -128,7 +128,7 @@ class EpochReader(SplitReader[EpochSplit]):
         return record
 
     def _release_undecided(self, header: Header, table: pa.Table) -> None:
-        """The record is there, and no other one can come: gives back what was received for another."""
+        """Releases messages received for other attempts at the record, now that the record exists and cannot change."""
         for epoch, own, leases in self._undecided:
             if header == own and table[LEASE].equals(leases):
                 epoch.release_late()
@@ -144,10 +144,10 @@ class EpochReader(SplitReader[EpochSplit]):
         return self._receiver
 
     def _ids_of_neighbours(self, split: EpochSplit) -> set[str] | None:
-        """The ids that the readers before this one have recorded for the epoch: a message may have come to both.
+        """The ids that the readers before this one have recorded for the epoch: two readers may get the same message.
 
-        ``None`` where the epoch was planned a second time, by an older checkpoint and with another ``numPartitions``, and the
-        other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
+        ``None`` if the readers of another plan have recorded the epoch, because an older checkpoint planned it again with
+        another ``numPartitions``. Nobody would read this reader's record, or the sink has the epoch without it.
         """
         ids: set[str] = set()
         values = self.source.values
@@ -167,7 +167,7 @@ class EpochReader(SplitReader[EpochSplit]):
 
 
 class _ReceivedEpoch:
-    """The messages that one reader has received of an epoch, before they are recorded."""
+    """The messages that one reader has received in an epoch, before it records them."""
 
     def __init__(self, values: Values, split: EpochSplit, receiver: Receiver) -> None:
         self._values = values
@@ -180,14 +180,14 @@ class _ReceivedEpoch:
         self._is_dry = False
         self._lease = receiver.lease_seconds or 0.0
         self._patience = 0.0 if split.until is None else min(split.orphans, self._lease / 2)
-        """The seconds that this reader waits for its first message. Another one may hold messages meanwhile."""
+        """The seconds that this reader waits for its first message; others may hold messages while they wait for it."""
         self._began, self._first_receipt = machine.monotonic(), math.inf
-        """The monotonic times of this reader's start, and of the call that gave it its first messages: no lease is older."""
+        """The monotonic times of this reader's start, and of the call that gave the first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
     def receive(self, awake: threading.Event) -> None:
-        """Takes messages until a limit is reached or none comes."""
+        """Takes messages until it reaches a limit or none comes."""
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
         wait = _first_wait(values, split)
@@ -208,9 +208,9 @@ class _ReceivedEpoch:
                 return
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
-        """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more.
+        """Drops the messages with ``known`` ids, which Spark has committed in earlier epochs, and acknowledges them again.
 
-        Also those with ids up to ``settled``, whose own ids may be forgotten.
+        It does the same with old messages whose ids are not above ``settled``: their own ids may be forgotten.
         """
         ids = [part.ids.cast(pa.large_string()) for part in self._parts if part.ids is not None]
         if not ids:
@@ -228,10 +228,10 @@ class _ReceivedEpoch:
             self._receiver.acknowledge(leases)
 
     def _are_old(self) -> pa.Array:
-        """A mask of the messages that are so old that their ids may be forgotten: true unless their time says otherwise.
+        """A mask of the messages so old that their ids may be forgotten; true for messages without a time.
 
-        The id of a younger message would be known if it had come before. It is new, and has a low id because a server with a
-        late clock has taken over.
+        If a younger message had come before, its id would be known. So it is new, and its id is low because a server whose
+        clock is behind has taken over.
         """
         since = self._receiver.now() - self._values["deduplicationWindow"] / 2
         parts = [part for part in self._parts if part.ids is not None]
@@ -244,7 +244,7 @@ class _ReceivedEpoch:
             self._parts = [self._filtered(part, [name not in ids for name in _names(part)]) for part in self._parts]
 
     def record(self, schema: pa.Schema, *, is_repeated: bool) -> tuple[Header, pa.Table]:
-        """The record of all this: the rows with ids and leases, and what it says of itself."""
+        """The record of these messages: its header, and the rows with ids and leases."""
         columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
@@ -266,12 +266,12 @@ class _ReceivedEpoch:
         return header, table
 
     def release_late(self) -> None:
-        """Gives back what was published too late for this run, where no lease would end by itself."""
+        """Releases the messages that are too late for this run if their leases would never end."""
         if self._late_leases and not self._lease:
             self._receiver.release(self._late_leases)
 
     def release(self) -> None:
-        """Gives everything back to the system, as far as it can be reached. When its leases have ended, others may have it."""
+        """Releases all messages, if the system can be reached. Does nothing after their leases: others may hold them."""
         if self._lease and machine.monotonic() - self._first_receipt >= self._lease:
             return
         with contextlib.suppress(Exception):  # the leases end by themselves
@@ -279,7 +279,7 @@ class _ReceivedEpoch:
                 self._receiver.release(leases)
 
     def _on_time(self, messages: Messages) -> Messages:
-        """``messages`` without those that were published too late for this run."""
+        """``messages`` without those that are too late for this run."""
         if messages.published is None or self._split.until is None:
             return messages
         late = pc.fill_null(pc.greater(messages.published, self._split.until), False)
@@ -303,7 +303,7 @@ class _ReceivedEpoch:
         return len(self._ids) > count
 
     def _filtered(self, messages: Messages, mask: list[bool]) -> Messages:
-        """The messages where ``mask`` is true. The others are duplicates, acknowledged with the epoch."""
+        """The messages where ``mask`` is true. The others are duplicates; they are acknowledged with the epoch."""
         if all(mask):
             return messages
         duplicates = messages.take(pc.invert(pa.array(mask)))
@@ -313,7 +313,7 @@ class _ReceivedEpoch:
 
 
 def _first_wait(values: Values, split: EpochSplit) -> float:
-    """For how many seconds a reader waits for its first message, where nobody has died."""
+    """The seconds that a reader waits for its first message if no task or driver has died."""
     return max(POLL_SECONDS, float(values["pollInterval"] if split.until is None else values["drainTimeout"]))
 
 

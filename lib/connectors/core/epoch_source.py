@@ -27,7 +27,7 @@ from .source import Position, ReadLimit, Slice, Source, SplitEnumerator, SplitT
 
 _log = logging.getLogger("connectors")
 _MOST_DEATHS: Final = 8
-"""In how many epochs, one behind the other, attempts may die while no message comes. Each waits for half a lease or longer."""
+"""The number of consecutive epochs in which attempts may die while no message comes. Each waits half a lease or longer."""
 
 EPOCH_OPTIONS: Final = Options(
     stateLocation=Location(REQUIRED, meaning="the folder of the epoch log, of this query alone; any storage"),
@@ -40,14 +40,14 @@ EPOCH_OPTIONS: Final = Options(
         5.0, meaning="availableNow: the query ends when nothing has come for so long; after a death, for a lease longer"
     ),
 )
-"""The options of every source that stands on an epoch log."""
+"""The options of every source with an epoch log."""
 ID_OPTIONS: Final = Options(
     deduplicationWindow=Duration(600.0, meaning="how long after its acknowledgement a message is known by its id")
 )
 
 
 class EpochLogSource(Source):
-    """The base class of sources over an epoch log: their options, and the log."""
+    """The base class of sources with an epoch log: their options and the log."""
 
     limits = ("rows", "bytes")
     bounded = False
@@ -60,13 +60,13 @@ class EpochLogSource(Source):
         return int(self.values["numPartitions"] or 1)
 
     def begin(self) -> None:
-        """A new query begins, on the driver: makes what it needs in the system, such as a consumer group. May come twice."""
+        """Sets up the system for a new query, such as a consumer group. Runs on the driver, perhaps twice."""
 
     def resume(self) -> None:
-        """A later run of the query begins, on the driver: makes anew what :meth:`end` has removed."""
+        """Sets up the system for a later run: makes again what :meth:`end` has removed. Runs on the driver."""
 
     def end(self) -> None:
-        """A run of the query ends, on the driver. Not called when the driver is killed."""
+        """Called on the driver when a run of the query ends, but not when the driver is killed."""
 
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""
@@ -92,7 +92,7 @@ class EpochSource(EpochLogSource):
 
 
 class EpochLogEnumerator(SplitEnumerator[SplitT]):
-    """The position is ``epoch``, the number of the last one, and ``log``, the id of its log."""
+    """Plans epochs. A position holds ``epoch``, the number of the last epoch, and ``log``, the id of the epoch log."""
 
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
@@ -101,15 +101,15 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self._poll_interval: float = source.values["pollInterval"]
         self._newest: int | None = None
         self._newest_at = -math.inf
-        """The driver's monotonic time of this run's first look behind its newest epoch; it is compared with no task's clock."""
+        """The driver's monotonic time when this run first looked past its newest epoch; never compared with a task's clock."""
 
     @abstractmethod
     def acknowledge(self, last: int) -> None:
-        """Spark has committed the epochs up to ``last``. May be called again."""
+        """Acknowledges the epochs up to ``last``, which Spark has committed. May be called again."""
 
     @abstractmethod
     def is_empty(self, until: float | None) -> bool | None:
-        """True if there is nothing to receive; ``None`` where an epoch has to look."""
+        """True if there is nothing to receive; ``None`` if only an epoch can find out."""
 
     def start(self) -> Position:
         log = self.log.begin()
@@ -121,7 +121,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         return None
 
     def freeze(self) -> float:
-        """The moment after which a message is too new for this run."""
+        """The end of this run, in seconds since 1970: messages published later are too new for it."""
         return machine.time()
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
@@ -130,19 +130,19 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self.resume()
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}
-        if recorded := self.log.headers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be another
+        if recorded := self.log.headers(at["epoch"] + 1):  # an older checkpoint was restored; numPartitions may differ
             return {**after, "readers": recorded[0].readers}
         is_done = self._is_done(at, head, self.log.headers(at["epoch"]))
         return at if is_done else {**after, **({} if head is None else {"until": head})}
 
     def resume(self) -> None:
-        """Before the first plan of a run."""
+        """Calls the source's ``resume`` before the first plan of a run that did not begin the query."""
         if not self._has_begun:
             self._resume()
             self._has_begun = True
 
     def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
-        """True if there is nothing to receive for now. An epoch of an earlier run, read in this one, does not say so."""
+        """True if there is nothing to receive for now. An epoch of an earlier run that this run replays is no proof."""
         epoch = at["epoch"]
         is_of_run = bool(headers) and until is not None and at.get("until") == until
         has_rows = any(header.rows for header in headers)
@@ -156,7 +156,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             return is_empty
         if is_of_run and all(header.is_complete for header in headers):
             return True
-        if not headers or has_rows or any(header.finished for header in headers):  # which may have children
+        if not headers or has_rows or any(header.finished for header in headers):  # a finished partition may have children
             return False
         if until is not None:
             return is_of_run and all(header.is_dry for header in headers)
@@ -178,22 +178,22 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
         self._until: float | None = None
-        """The end of this run's messages, in seconds since 1970 by the receiver's clock; ``None``: there is none."""
+        """The end of this run's messages, in seconds since 1970 by the receiver's clock; ``None``: the run has no end."""
         self._newest_plan = self._newest_record = -1
-        """The newest epochs that this run has planned, and has seen recorded."""
+        """The newest epoch that this run has planned, and the newest whose record it has seen."""
         self._orphans_until = -math.inf
-        """The monotonic time when the last lease of a dead task or driver has ended, and what comes again has come."""
+        """The monotonic time by which all leases of dead tasks and drivers have ended and their messages have come again."""
         self._deaths = 0
-        """In how many of the newest epochs, one behind the other, an attempt has died and no message was recorded."""
+        """The number of consecutive newest epochs in which an attempt died and no reader recorded a message."""
         self._orphans = 0.0
-        """For how long that was to last when the newest epoch was begun."""
+        """The seconds to ``_orphans_until`` when the driver planned the newest epoch."""
         self._fresh = -1
-        """The epoch that is received under this run, so that its leases were extended since, if the keeper was in time."""
+        """The epoch that tasks of this run receive: its leases have been extended since, if the keeper was in time."""
         self._acknowledged = -1
 
     @property
     def receiver(self) -> Receiver:
-        """The driver's receiver, opened when it is first needed."""
+        """The driver's receiver, opened on first use."""
         if self._receiver is None:
             receiver = self.source.receiver(None)
             receiver.open()
@@ -235,9 +235,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return super()._is_done(at, until, headers)
 
     def _await_orphans(self, seconds: float) -> None:
-        """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received.
+        """Keeps the run going for at least ``seconds``: by then the system redelivers what dead tasks have received.
 
-        Raises :class:`Fatal` where attempts die in epoch after epoch, and no message comes.
+        Raises :class:`Fatal` if attempts die in epoch after epoch and no message comes.
         """
         now = machine.monotonic()
         if self._until is not None and self._orphans_until < now:
@@ -278,7 +278,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self._keeper is None:
             self._keeper = LeaseKeeper(self.source, lease)
             self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
-        if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:  # not each action on the batch is a new epoch
+        if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:  # a second action on a batch is no new epoch
             if epoch != self._newest_plan:  # a driver that died has planned it
                 self._await_orphans(lease + self.source.values["drainTimeout"])
             is_of_run = self._until is not None and end.get("until") == self._until
@@ -322,10 +322,10 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._acknowledged = last
 
     def _window(self, epoch: int, age: float, own: EpochLeases | None) -> float:
-        """The seconds for which the ids of ``epoch`` are known.
+        """The seconds for which the log keeps the ids of ``epoch``.
 
-        Its leases may have ended, so that its messages come again some time. The leases were ``age`` seconds old when they were
-        recorded, and at most as old as the longest pause when they were extended after that.
+        If a lease has ended, its message may come again, so the ids stay as long as the system retains messages. The leases
+        were ``age`` seconds old when they were recorded; after that the keeper extended them, with its longest pause between.
         """
         window, lease = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds
         if lease is None:
@@ -335,7 +335,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return max(window, self.receiver.retention_seconds)
 
     def _stop_keeper(self) -> None:
-        """Ends the extension of leases, and gives back the messages that are too late for this run."""
+        """Ends the extension of leases, and releases the messages that are too late for this run."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             with contextlib.suppress(Exception):  # the leases end by themselves
@@ -344,5 +344,5 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
 
 def _readers(end: Position, parallelism: int) -> int:
-    """The number of readers of an epoch: as many as when it was planned first, for a sink may have its rows."""
+    """The number of readers of an epoch: as in its first plan, since a sink may already have its rows."""
     return int(end.get("readers", parallelism))

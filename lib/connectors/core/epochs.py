@@ -1,29 +1,29 @@
-"""Exactly-once from systems that do not know what a range holds before it is read: queues, subscriptions, shards.
+"""Exactly-once from systems that cannot tell what a range holds before it is read: queues, subscriptions, shards.
 
-An offset is the number of an *epoch*, and the tasks that read an epoch record in the *epoch log* what they have read, before
-Spark sees a row of it: the rows, where the system cannot be asked again, else the positions at which the epoch ends::
+An offset is the number of an *epoch*. The tasks that read an epoch record it in the *epoch log* before Spark sees a row of it:
+its rows, if the system cannot be read again, else the positions at which the epoch ends::
 
-    <stateLocation>/log.json                          the id of the log, of the query that was the first to claim it
-    <stateLocation>/starts/<id>                       a query began here whose offsets name this log; until one has claimed it
-    <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
-    <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
+    <stateLocation>/log.json                          the id of the log, put by the first query that claimed the folder
+    <stateLocation>/starts/<id>                       a query that began here, with offsets of log <id>; deleted by a claim
+    <stateLocation>/epochs/<epoch>/<reader>.arrow     the record of one reader: rows, message ids, leases; or positions
+    <stateLocation>/epochs/<epoch>/plan.json          each reader's partitions and start positions, if there are partitions
     <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
-    <stateLocation>/ids/<epoch>-<end>.arrow           the ids of an epoch whose rows are deleted, known until <end> at least
-    <stateLocation>/floor/<epoch>                     epochs up to this one are deleted, or will be
+    <stateLocation>/ids/<epoch>-<end>.arrow           the ids of an epoch whose rows are deleted; kept until <end> at least
+    <stateLocation>/floor/<epoch>                     epochs up to this one are deleted, or soon will be
 
-* A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
+* A record is put if absent. A reader that loses the put releases its messages and reads the record of the winner.
 * A replay reads the log alone, or the same range of the system again.
-* An epoch that is deleted is never read or recorded again: neither by an older checkpoint nor by a late copy of a task.
-* An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
-  is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
-* What is too late for a run of ``availableNow`` stays leased until the run ends, so that the system gives each message once to
-  a run. A record has those leases, and says for how long dead tasks may have others: the run does not end before.
-* Where ids only grow, the mark of an acknowledgement has the id up to which all is done (:meth:`Receiver.settled`). What comes
-  again from below it, from a server that is back from an older copy, is left out after its id is forgotten. Ids above it are
-  not forgotten.
+* Neither an older checkpoint nor a late copy of a task can read or record a deleted epoch again.
+* The driver acknowledges an epoch when Spark plans the next batch, since Spark has committed the epoch by then. The next start
+  acknowledges the last epoch of a run. If the system redelivers a message meanwhile, its id tells, and it is left out.
+* Messages that are too late for a run of ``availableNow`` stay leased until the run ends, so that the system gives each message
+  once to a run. A record has those leases. It also says how long dead tasks may hold others; the run does not end before.
+* If ids only grow, the mark of an acknowledgement has the id up to which every message is done (:meth:`Receiver.settled`). A
+  server restored from an older copy may redeliver messages below it: they are left out even after the log has forgotten their
+  ids. The log does not forget ids above it.
 
-An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it,
-or, for a system that can be read again, a :class:`~connectors.core.cursors.Cursor` of one method and a ``CursorSource``.
+An author writes a :class:`Receiver` with three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it.
+For a system that can be read again it is a :class:`~connectors.core.cursors.Cursor` with one method and a ``CursorSource``.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from ..ground.state import dumps, loads, versioned
 from ..storage.base import Storage
 
 ID, LEASE = "_connectors_id", "_connectors_lease"
-"""The columns of a record that are not of the rows."""
+"""The columns that a record has in addition to those of the rows."""
 
 HISTORY: Final = 10
-"""The number of acknowledged epochs that keep their rows, for a checkpoint that was restored."""
+"""The number of acknowledged epochs that keep their rows, in case an older checkpoint is restored."""
 
 _LOG: Final = "log.json"
 _STARTS: Final = "starts"
@@ -56,16 +56,16 @@ _NO_IDS: Final = pa.chunked_array([], pa.large_string())
 _HEADER: Final = b"connectors"
 _TUPLES: Final = ("late", "leases", "finished")
 _lists = machine.PerProcess(dict[str, dict[str, pa.ChunkedArray]])
-"""By log, the ids of messages that this process has read, by the name of their file."""
+"""The lists of message ids that this process has read, by log and then by file name."""
 _log = logging.getLogger("connectors")
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that a receiver has taken from its system: ``rows``, and for each row the message's lease.
+    """Messages that a receiver has taken from its system: ``rows``, and the lease of each row's message.
 
-    ``leases`` acknowledge, release or extend the messages, from any process. ``ids`` tell a message that is delivered again;
-    ``published`` are seconds since 1970. Both are ``None`` where the system does not know them.
+    Any process can acknowledge, release or extend messages by their ``leases``. ``ids`` recognize a message that the system
+    delivers again; ``published`` is in seconds since 1970. Both are ``None`` if the system does not know them.
     """
 
     rows: pa.RecordBatch
@@ -80,45 +80,45 @@ class Messages:
 
 
 class Receiver(ABC):
-    """Takes messages from the system, and tells it what became of them. Lives in a task; one more on the driver."""
+    """Takes messages from the system, and acknowledges or releases them. Lives in a task; one more on the driver."""
 
     lease_seconds: float | None = None
-    """The seconds that a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`.
+    """The seconds that a lease lasts. ``None``: until the message is acknowledged, so leases need no :meth:`extend`.
 
-    A message that is too late for an ``availableNow`` query is held until the query ends. With ``None`` only a release would
-    give it back after a death, so it is released when its epoch is recorded, and may come once an epoch.
+    A message that is too late for an ``availableNow`` query is held until the query ends. With ``None`` its lease would outlive
+    a dead process. The reader therefore releases it when its epoch is recorded, and it may come again in each epoch.
     """
     lease_option: ClassVar[str | None] = None
-    """The option of the source that sets ``lease_seconds``, for errors."""
+    """The source's option that sets ``lease_seconds``; errors name it."""
     retention_seconds: float = 14 * 86400.0
-    """The seconds within which the system may deliver a message again whose acknowledgement came after the end of its lease."""
+    """The seconds within which the system may redeliver a message if its acknowledgement came after the end of its lease."""
 
     def open(self) -> None:  # noqa: B027 - a hook, not a duty
         """Makes the client. Called once, before anything else; never in the process that Spark forks tasks from."""
 
     @abstractmethod
     def receive(self, rows: int, seconds: float) -> Messages | None:
-        """At most ``rows`` messages; ``None`` when none came within ``seconds``. Returns as soon as there are some."""
+        """Returns at most ``rows`` messages as soon as there are some; ``None`` if none came within ``seconds``."""
 
     @abstractmethod
     def acknowledge(self, leases: Sequence[str]) -> None:
-        """The messages are done: the system forgets them. May be called again for the same leases, also expired ones."""
+        """Tells the system to forget these messages. May be called again for the same leases, also expired ones."""
 
     @abstractmethod
     def release(self, leases: Sequence[str]) -> None:
-        """The messages are for others: the system delivers them again soon."""
+        """Gives the messages back: the system soon delivers them again."""
 
     def extend(self, leases: Sequence[str]) -> None:  # noqa: B027
-        """Keeps the messages for ``lease_seconds`` more."""
+        """Extends the leases to ``lease_seconds`` from now."""
 
     def pending(self) -> bool | None:
-        """Whether messages wait for a receiver; ``None`` where the system does not tell, so that an epoch has to look."""
+        """Whether messages wait for a receiver; ``None`` if the system does not tell, and only an epoch can find out."""
         return None
 
     def settled(self) -> str | None:
-        """The id up to which the system has delivered everything, and knows everything as acknowledged.
+        """The id up to which the system has delivered every message and has every acknowledgement.
 
-        For systems whose ids grow, also compared as texts. ``None``: an id does not tell which messages came before it.
+        For systems whose ids grow, also when compared as text. ``None``: an id does not tell which messages came before it.
         """
         return None
 
@@ -134,14 +134,14 @@ class Receiver(ABC):
 class Header:
     """The header of a record: the number of its ``rows``, and the time (``at``, seconds since 1970) when it was put.
 
-    ``is_dry``: the reader has stopped because nothing more came for this run. ``late`` are the leases of messages that were
-    published after the start of an ``availableNow`` query, and go back at its end. ``duplicates`` counts those left out;
-    ``leases`` are those of duplicates within the epoch, acknowledged with it. ``positions`` are where the reader's partitions
-    end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
-    ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
-    nothing more at last, after the start of an ``availableNow`` query. ``readers``: how many the epoch has, if it has messages.
-    ``age``: the seconds since its first lease began. ``orphans``: for so many seconds from now on, dead tasks and drivers may
-    still have leases.
+    ``is_dry``: the reader stopped because nothing more came for this run. ``late`` has the leases of messages published after
+    the start of an ``availableNow`` query, which are released at its end. ``duplicates`` counts the messages left out;
+    ``leases`` has those of duplicates within the epoch, acknowledged with it. ``positions`` says where the reader's partitions
+    end in this epoch, ``finished`` which of them will never have more, and ``lags`` how many seconds they are behind.
+    ``times`` has the times of their next records, or of the last ones read. ``is_complete``: at its end, after the start of an
+    ``availableNow`` query, no partition of the reader had more. ``readers`` is the number of the epoch's readers, if it has
+    messages. ``age`` is the seconds since the first lease began. Dead tasks and drivers may hold leases for ``orphans`` more
+    seconds.
     """
 
     rows: int
@@ -181,10 +181,10 @@ class EpochLog:
         self._highest: dict[str, str] = {}
 
     def begin(self, *, of_driver: bool = False) -> str:
-        """The id of the log of a new query, which owns the folder from its :meth:`claim` on.
+        """Begins the log of a new query and returns its id. The query owns the folder from its :meth:`claim` on.
 
-        ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
-        one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
+        ``of_driver``: the driver records an epoch before the engine knows it, so a start that died may have left the first
+        epoch. Raises :class:`Misconfigured` if the folder holds the epochs of another query.
         """
         self.storage.check()
         epochs = self.epochs()
@@ -196,9 +196,9 @@ class EpochLog:
         return log_id
 
     def claim(self, log_id: str) -> None:
-        """As :meth:`check`, when the engine has recorded the first offset of a query, before it reads anything.
+        """As :meth:`check`, and takes the folder for the query: after its first offset is recorded, before it reads.
 
-        Of two queries, or two drivers, that begin at once the first one to claim the folder owns it.
+        If two queries or two drivers begin at the same moment, the first to claim the folder owns it.
         """
         self.check(log_id)
         self.storage.put_if_absent(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
@@ -210,7 +210,7 @@ class EpochLog:
         return max(map(int, self.storage.names("floor")), default=0)
 
     def check_retained(self, epoch: int) -> None:
-        """Raises :class:`StateError` for an epoch that is deleted: by an older checkpoint, or a copy of a task that is late."""
+        """Raises :class:`StateError` if an older checkpoint or a late copy of a task asks for a deleted epoch."""
         if epoch <= self.floor():
             raise StateError(
                 f"epoch {epoch} of {self.storage.root} (stateLocation) is deleted, since later ones are committed",
@@ -218,7 +218,7 @@ class EpochLog:
             )
 
     def check(self, log_id: str) -> None:
-        """Raises :class:`StateError` where the folder is another query's, or the one in which this query began is gone."""
+        """Raises :class:`StateError` if the folder belongs to another query, or this query's log was deleted."""
         folder_id = self._id()
         if folder_id != log_id and (folder_id or self.storage.size(_start(log_id)) is None):
             what = "another query's epoch log" if folder_id else "no epoch log: it was deleted"
@@ -229,13 +229,13 @@ class EpochLog:
             )
 
     def epochs(self) -> list[int]:
-        """The epochs of which there are records, in their order."""
+        """The epochs that have a folder in the log, in ascending order."""
         return sorted(int(name) for name in self.storage.folders("epochs"))
 
     def put(self, epoch: int, reader: int, content: bytes) -> bool:
-        """Records what a reader has received; false if it is recorded already.
+        """Puts the record of a reader; false if one exists already.
 
-        Raises :class:`StateError` where the epoch is deleted: what is put then does not count.
+        Raises :class:`StateError` if the epoch is deleted: such a record does not count.
         """
         is_first = self.storage.put_if_absent(_record(epoch, reader), content)
         if is_first:
@@ -251,44 +251,44 @@ class EpochLog:
             return None
 
     def recorded(self, epoch: int, reader: int, columns: Sequence[str] | None = None) -> tuple[Header, pa.Table] | None:
-        """As :meth:`table`, of a record whose rows go on from here: it is durable, also if who put it died before that."""
+        """As :meth:`table`, for a caller that hands on the rows: makes the record durable, in case its writer died first."""
         table = self.table(epoch, reader, columns)
         if table is not None:
             self.make_durable(epoch)
         return table
 
     def make_durable(self, epoch: int) -> None:
-        """What others have recorded of ``epoch`` stays from now on, whatever happens to the machine."""
+        """Makes the records of ``epoch`` durable, also those that other processes have put."""
         self.storage.sync(folders=[f"epochs/{epoch:020d}"])
 
     def plan(self, epoch: int) -> dict[str, Any] | None:
-        """The plan that :meth:`put_plan` has recorded for ``epoch``, by whoever was first; ``None`` if there is none."""
+        """The plan of ``epoch`` from the first :meth:`put_plan`; ``None`` if there is none."""
         try:
             return loads(self.storage.read(_plan(epoch)), f"the plan of epoch {epoch} in {self.storage.root}")
         except FileNotFoundError:
             return None
 
     def put_plan(self, epoch: int, plan: Mapping[str, Any]) -> bool:
-        """Records which partitions each reader of ``epoch`` reads from where; false if that is recorded already."""
+        """Records the partitions and start positions of each reader of ``epoch``; false if a plan exists already."""
         return self.storage.put_if_absent(_plan(epoch), dumps(versioned(**plan)).encode())
 
     def put_manifest(self, epoch: int, manifest: Mapping[str, Any]) -> bool:
-        """As :meth:`put_plan`, for what the driver has read of ``epoch``: the epoch has happened then."""
+        """As :meth:`put_plan`, for the rows of ``epoch`` that the driver has read. From then on the epoch exists."""
         return self.put_plan(epoch, manifest)
 
     def put_rows(self, epoch: int, name: str, rows: pa.Table) -> None:
-        """Records rows that the driver has read, under a name that is new. They count when a plan names them."""
+        """Records rows that the driver has read, under a new name. They count when a plan names them."""
         self.storage.put_if_absent(_rows(epoch, name), record_content(rows, Header(rows.num_rows, machine.time())))
 
     def rows(self, epoch: int, name: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
-        """The record batches ``first`` up to, not including, ``last`` of what :meth:`put_rows` has recorded."""
+        """The record batches ``first`` up to, not including, ``last`` of the rows from :meth:`put_rows`."""
         with self.storage.open(_rows(epoch, name)) as file:
             reader = pa.ipc.open_file(file)
             for number in range(first, last):
                 yield reader.get_batch(number)
 
     def readers(self, epoch: int) -> list[int]:
-        """The readers that have recorded something of ``epoch``."""
+        """The readers that have put a record of ``epoch``."""
         names = self.storage.names(f"epochs/{epoch:020d}")
         return sorted(int(name.partition(".")[0]) for name in names if name.endswith(".arrow"))
 
@@ -305,9 +305,9 @@ class EpochLog:
         return own, max((header.age for header, _ in tables), default=0.0)
 
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
-        """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""
+        """The ids of messages in epochs below ``before``. A process reads each list of the log ``log_id`` once."""
         known, lists = _lists().get(log_id, {}), dict[str, pa.ChunkedArray]()
-        floor = self.floor()  # what a late copy of a task has put below it was given back
+        floor = self.floor()  # below it, a late copy of a task may have put a record, but has released its messages
         for epoch in [epoch for epoch in self.epochs() if floor < epoch < before]:
             for name in [_record(epoch, reader) for reader in self.readers(epoch)]:
                 lists[name] = known[name] if name in known else self._ids(name)
@@ -317,15 +317,15 @@ class EpochLog:
         return pa.chunked_array([chunk for ids in lists.values() for chunk in ids.chunks], type=pa.large_string())
 
     def unacknowledged(self, last: int) -> list[int]:
-        """The epochs up to ``last`` whose messages are still to be acknowledged."""
+        """The epochs up to ``last`` whose messages are not yet acknowledged."""
         floor = self.floor()
         return [epoch for epoch in self.epochs() if floor < epoch <= last and self.storage.size(_acknowledged(epoch)) is None]
 
     def mark_acknowledged(self, epoch: int, window: float = 0.0, settled: str | None = None) -> None:
-        """The messages of ``epoch`` were acknowledged just now: their ids are known for ``window`` seconds from now on.
+        """Records that the messages of ``epoch`` are acknowledged. The log keeps their ids for ``window`` seconds from now.
 
-        ``settled`` is that of the receiver. The mark has the highest one of all epochs: a system that is back from an older
-        copy knows less.
+        ``settled`` is the receiver's. The mark gets the highest one of all epochs, since a system restored from an older copy
+        knows less.
         """
         before = self.settled()
         if settled and before and settled < before:
@@ -337,7 +337,7 @@ class EpochLog:
         self.storage.put_if_absent(_acknowledged(epoch), dumps(mark).encode())
 
     def settled(self) -> str | None:
-        """The id up to which every message is acknowledged; ``None`` where ids do not tell."""
+        """The id up to which every message is acknowledged; ``None`` if ids do not tell."""
         for epoch in reversed(self.epochs()):
             with contextlib.suppress(FileNotFoundError):
                 settled: str | None = self._mark(epoch).get("settled")
@@ -345,9 +345,9 @@ class EpochLog:
         return None
 
     def delete_old(self, last: int) -> None:
-        """Deletes acknowledged epochs up to ``last`` but the newest, and message ids whose time is over.
+        """Deletes acknowledged epochs up to ``last``, except the newest :data:`HISTORY`, and message ids whose time is over.
 
-        The ids and the floor are durable before anything is deleted, so a death in between leaves no half of a list.
+        It makes the ids and the floor durable before it deletes anything, so a death in between leaves no partial list.
         """
         old, floor = [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY], self.floor()
         settled = self.settled()
@@ -358,7 +358,7 @@ class EpochLog:
             self.storage.put_if_absent(f"floor/{old[-1]:020d}", b"")
             if floor:
                 self.storage.delete(f"floor/{floor:020d}")
-        elif old:  # who has put the floor may have died before it was durable
+        elif old:  # the process that put the floor may have died before it was durable
             self.storage.sync(folders=["floor"])
         for epoch in old:
             self.storage.delete_folder(f"epochs/{epoch:020d}")
@@ -384,7 +384,7 @@ class EpochLog:
         return column.drop_null()
 
     def _highest_id(self, name: str) -> str:
-        """The highest id of a list. Lists wait for :meth:`settled` while a message below them is held for long."""
+        """The highest id of a list. A list stays until :meth:`settled` reaches it, however long a message is held."""
         if name not in self._highest:
             self._highest[name] = pc.max(self._ids(f"ids/{name}")).as_py() or ""
         return self._highest[name]
@@ -433,7 +433,7 @@ def _acknowledged(epoch: int) -> str:
 
 
 def record_content(table: pa.Table, header: Header) -> bytes:
-    """The bytes of a record: an Arrow file that says of itself what ``header`` says."""
+    """The bytes of a record: an Arrow file with ``header`` in its metadata."""
     sink = io.BytesIO()
     schema = table.schema.with_metadata({**(table.schema.metadata or {}), _HEADER: header.text()})
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
@@ -452,7 +452,7 @@ def _read(storage: Storage, name: str, columns: Sequence[str] | None) -> tuple[H
         if columns is None:
             return header, reader.read_all()
         indices = [index for column in columns if (index := schema.get_field_index(column)) >= 0]
-        if not indices:  # no columns would be all columns to Arrow
+        if not indices:  # Arrow takes an empty list for all columns
             return header, schema.empty_table() if not columns else schema.empty_table().select([])
     with storage.open(name) as file:
         return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=indices)).read_all()

@@ -1,12 +1,12 @@
-"""A target folder that others read while a sink writes: staging, publication and ledger lie in hidden folders.
+"""A target folder that others read while a sink writes it; staging, ledger and pending publications are in hidden folders.
 
 ::
 
-    <target>/part-…                                     finished files, the only thing that a reader sees
+    <target>/part-…                                     finished files, the only files that a reader sees
     <target>/.connectors/<sink id>/ledger/<query>/…     which batches are committed
-    <target>/.connectors/<sink id>/stage/<attempt>/…    what task attempts have written
+    <target>/.connectors/<sink id>/stage/<attempt>/…    the output of task attempts
     <target>/.connectors/<sink id>/parts/…              committed parts that grow into larger files (rolling)
-    <target>/.connectors/<sink id>/uploads/…            publications to S3 that are prepared and not completed
+    <target>/.connectors/<sink id>/uploads/…            publications to S3 that are prepared but not completed
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3
-"""So many earlier runs that died at a batch keep their staged files: one of them may still be alive."""
+"""The number of newest earlier runs whose staged files of a batch are kept: one of them may still be alive."""
 _FOLDERS_OF_STATE: Final = ("ledger", "seals", "ready")
-"""The folders whose files appear at once, by a temporary name; the last one is that of dead letters."""
+"""The folders whose files are written under a temporary name and then renamed; ``ready`` is that of dead letters."""
 _ATTEMPT: Final = 4
-"""The parts of the name of an attempt's staging folder."""
+"""The number of path components in the name of an attempt's staging folder."""
 _FILE_ID: Final = re.compile(r"\d{10}-[0-9a-f]{12}")
-"""The part of a file name that :meth:`~connectors.core.sink.Batch.file_id` gives."""
+"""The part of a file name that :meth:`~connectors.core.batch.Batch.file_id` gives."""
 
 
 class SinkFolder:
-    """One sink's view of its target folder in a storage. Names are relative to the target, so that a mount may move."""
+    """One sink's view of its target folder in a storage. Names are relative to the target, so its mount point may change."""
 
     def __init__(self, storage: Storage, sink_id: str) -> None:
         self.storage = storage
@@ -47,7 +47,7 @@ class SinkFolder:
 
     @property
     def root(self) -> str:
-        """The target, as a message names it."""
+        """The target, as messages name it."""
         return self.storage.root
 
     @staticmethod
@@ -57,12 +57,12 @@ class SinkFolder:
 
     @classmethod
     def contents(cls, storage: Storage, newest: int = HISTORY) -> list[LedgerContent]:
-        """The contents of the ledgers of all sinks that have written to the folder; none of a folder that is not there."""
+        """The ledgers of all sinks that have written to the folder; none if the folder does not exist."""
         contents = (cls(storage, sink_id).ledger().content(sink_id, newest) for sink_id in cls.sink_ids(storage))
         return [content for content in contents if content.entries]
 
     def ledger(self, name: str = "ledger") -> FileLedger:
-        """A ledger beside the data: that of the batches, or another one by ``name``."""
+        """A ledger in the hidden folder: that of the batches, or another one by ``name``."""
         return FileLedger(self.storage, self.hidden(name))
 
     def hidden(self, *names: str) -> str:
@@ -74,13 +74,13 @@ class SinkFolder:
         return self.hidden("stage", attempt)
 
     def begin(self, attempt: str) -> str:
-        """Makes the staging folder of an attempt, and names it."""
+        """Makes the staging folder of an attempt and returns its name."""
         stage = self.stage(attempt)
         self.storage.make_folder(stage)
         return stage
 
     def files(self, under: str) -> Iterator[tuple[str, int]]:
-        """The files below the folder ``under`` that are not hidden in it, and their sizes, in no order."""
+        """The names and sizes of files below the folder ``under``, without those hidden in it, in no order."""
         return self.storage.files(under)
 
     def size(self, name: str) -> int | None:
@@ -92,25 +92,25 @@ class SinkFolder:
         return self.storage.open(name)
 
     def create(self, name: str) -> BinaryIO:
-        """A new file ``name``, open for writing; its folder is made."""
+        """A new file ``name``, open for writing. Makes its folder."""
         return self.storage.create(name)
 
     def sync(self, files: Iterable[str]) -> None:
-        """Makes staged files durable, with the folders between them and that of their attempt."""
+        """Makes staged files durable, and the folders from them up to the staging folder of their attempt."""
         names = list(files)
         above = {folder for name in names for folder in folders_above([name], "/".join(name.split("/")[:_ATTEMPT]))}
         self.storage.sync(names, sorted(above))
 
     def sync_names(self, files: Iterable[str]) -> None:
-        """Makes the names of files durable: that they have come to their folders, or have left them."""
+        """Makes durable that files were added to their folders or removed from them."""
         self.storage.sync(folders=sorted({dirname(name) for name in files}))
 
     def sync_stage(self) -> None:
-        """Makes durable that the staging folders of some attempts were removed."""
+        """Makes the removal of attempts' staging folders durable."""
         self.storage.sync(folders=[self.hidden("stage")])
 
     def check_staged(self, staged: Iterable[tuple[str, int]]) -> None:
-        """Raises :class:`Fatal` for a staged file that does not exist, or has not as many bytes as its task has reported."""
+        """Raises :class:`Fatal` if a staged file does not exist, or its size is not the one that its task has reported."""
         reported = dict(staged)
         sizes = self.storage.sizes(reported)
         for name, size in reported.items():
@@ -124,22 +124,22 @@ class SinkFolder:
                 )
 
     def publish(self, staged: str, final: str) -> bool:
-        """Gives a complete staged file its final name, in one step. Never overwrites; called again, it does nothing.
+        """Gives a complete staged file its final name, in one step. Never overwrites; a second call does nothing.
 
-        False for a staged file that is gone: it was published before, whatever has happened to it since. Nobody else gives
-        a file the same name: it holds the digest of sink, query and batch.
+        False if the staged file is gone: it was published before, even if somebody has since moved or deleted it. No other
+        writer uses the same name, since it holds the digest of sink, query and batch.
         """
         return bool(self.publish_all([(staged, final)]))
 
     def publish_all(self, files: Sequence[tuple[str, str]]) -> list[str]:
-        """Does :meth:`publish` for the files of a batch, the same ones in each call; returns those that this call published."""
+        """As :meth:`publish`, for all files of a batch, the same in each call. Returns those that this call published."""
         published = self.storage.publish_all(files, self.hidden("uploads"))
         for staged in published:
             self._prune(staged)
         return published
 
     def delete(self, names: Iterable[str]) -> None:
-        """Removes hidden files, as far as they exist, durably, and those of their folders that are then empty."""
+        """Removes hidden files that exist, durably, and then folders of ``parts`` that have become empty."""
         removed = list(names)
         for name in removed:
             self.storage.delete(name)
@@ -153,17 +153,17 @@ class SinkFolder:
             self.storage.prune(dirname(name), parts)
 
     def remove(self, attempt: str) -> None:
-        """Removes the staging folder of an attempt, as far as it exists."""
+        """Removes the staging folder of an attempt, if it exists."""
         self.storage.delete_folder(self.stage(attempt))
 
     def attempts(self) -> Mapping[str, float]:
-        """The attempts that have a staging folder, and when these were last touched, in seconds since 1970."""
+        """The attempts that have a staging folder, and the folder's last change in seconds since 1970."""
         return self.storage.touched(self.hidden("stage"))
 
     def sweep(self, older_than: float, live: frozenset[str]) -> None:
-        """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes.
+        """Removes staging folders unchanged for ``older_than`` seconds, except those with a prefix in ``live``.
 
-        Removes also the unfinished files of processes that died so long ago.
+        Also removes unfinished files and uploads of the same age, which dead processes have left.
         """
         now = machine.time()
         for attempt, touched in self.attempts().items():
@@ -174,10 +174,10 @@ class SinkFolder:
         self.storage.abort_orphans(older_than, self.hidden("uploads"), self._is_own)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False, runs: int = _RUNS) -> None:
-        """Removes what earlier runs have staged for ``batch``; of the newest ``runs`` of them it is left.
+        """Removes the staging of earlier runs for ``batch``, except of the newest ``runs`` of them.
 
-        With ``failed`` everything of the batch's own run goes: its tasks are over. A run that seems dead and is not loses
-        its files only when some more have come after it.
+        With ``failed`` also removes all staging of the batch's own run, whose tasks are over. A run that is still alive
+        loses its files only after ``runs`` others have followed it.
         """
         run, begin = batch.run_id(), f"{batch.prefix()}-"
         newest: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Leases of messages, which a system would deliver again while their batch still runs."""
+"""Extends the leases of messages, which the system would otherwise redeliver while their batch still runs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors")
 _MOST_LATE: Final = 100_000
-"""Messages that are too late for a run and held until its end. More would take longer to extend than leases last."""
+"""The most late messages that a run holds until its end. To extend more would take longer than leases last."""
 
 
 class EpochLeases:
-    """The leases of one epoch until its acknowledgement, and how long they were not extended.
+    """The leases of one epoch until its acknowledgement, and the longest time without an extension.
 
-    ``holds_late``: what the epoch has received too late belongs to no later epoch of this run.
+    ``holds_late``: the epoch's late messages stay leased until the end of the run, so that no later epoch gets them.
     """
 
     def __init__(self, epoch: int, readers: int, *, holds_late: bool) -> None:
@@ -38,18 +38,18 @@ class EpochLeases:
         self._pause = 0.0
 
     def longest_pause(self) -> float:
-        """The most seconds that have passed without an extension since the epoch was planned."""
+        """The longest time without an extension since the epoch was planned, in seconds."""
         return max(self._pause, machine.time() - self._extended)
 
     def note_extension(self, began: float) -> None:
-        """All that was recorded when it was ``began`` is extended."""
+        """Notes an extension of all leases that were recorded at the time ``began`` (seconds since 1970)."""
         self._pause, self._extended = self.longest_pause(), began
 
 
 class LeaseKeeper:
-    """Extends leases in a thread of its own on the driver, from the first epoch of a run to the end of the run.
+    """Extends leases in its own thread on the driver, from a run's first epoch to its end.
 
-    These are those of the newest epoch, while its batch runs, and those of messages that are too late for the run.
+    It extends the leases of the newest epoch while its batch runs, and those of messages that are too late for the run.
     """
 
     def __init__(self, source: EpochSource, lease_seconds: float) -> None:
@@ -57,7 +57,7 @@ class LeaseKeeper:
         self._lease = lease_seconds
         self.epoch: EpochLeases | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
-        """The finalizer that ends the thread when the enumerator is gone, and keeps this object until then."""
+        """Ends the thread when the enumerator is garbage-collected, and keeps this object alive until then."""
         self._late: dict[str, None] = {}
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
         self._over = machine.event()
@@ -65,19 +65,19 @@ class LeaseKeeper:
         self._thread.start()
 
     def hold(self, leases: Iterable[str]) -> None:
-        """Extends ``leases``, of messages that are too late for this run, until its end; or until there are too many newer."""
+        """Extends the ``leases`` of late messages until the end of the run. Above the limit it drops the oldest."""
         self._late.update(dict.fromkeys(leases))
         for lease in list(islice(self._late, max(0, len(self._late) - _MOST_LATE))):
             self._late.pop(lease, None)
 
     def end(self) -> None:
-        """Extends nothing more."""
+        """Stops extending leases."""
         self._over.set()
         if self.finalizer is not None:
             self.finalizer.detach()
 
     def stop(self) -> list[str]:
-        """As :meth:`end`, and waits until the thread has ended. Returns the leases that are to be released."""
+        """As :meth:`end`, but also waits up to 10 s for the thread. Returns the leases that the caller must release."""
         self.end()
         self._thread.join(10)
         if self.epoch is not None and self.epoch.holds_late:
@@ -95,7 +95,7 @@ class LeaseKeeper:
                         stack.callback(receiver.close)
                         is_open = True
                     self._extend(receiver, log)
-                except Exception:  # a lease that ends only makes the system deliver again what is known by its id
+                except Exception:  # if a lease ends, the system only redelivers messages whose ids are known
                     _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
 
     def _extend(self, receiver: Receiver, log: EpochLog) -> None:

@@ -1,14 +1,14 @@
-"""The ledger: which batches a target already holds, and what follows from that.
+"""The ledger: which batches a target already holds, and what to do with the next one.
 
-:func:`decide` is the whole set of rules; it knows no storage. :class:`FileLedger` keeps entries as small files beside
-the data. Databases and Kafka keep theirs inside the same transaction as the rows.
+:func:`decide` holds all rules and knows no storage. :class:`FileLedger` keeps entries as small files beside the data.
+Databases and Kafka write the entry in the transaction of the rows.
 
-Three kinds of writers use a ledger, distinguished by the name of their ``query``: a streaming query (its id), a batch write
-that the user made repeatable by ``txnAppId`` and ``txnVersion`` (:func:`app_query`), and a batch write of its own
+Three kinds of writers use a ledger. The name of their ``query`` tells them apart: a streaming query (its id), a batch write
+that the user made repeatable by ``txnAppId`` and ``txnVersion`` (:func:`app_query`), and any other batch write
 (:func:`once_query`), which is recorded only until it is published.
 
-A sink belongs to one streaming query. Its first batch makes a *claim*, an entry of :data:`OWNER`: of two queries that begin at
-the same moment, or late, one finds the number of its claim taken.
+A sink belongs to one streaming query. The query's first batch makes a *claim*, an entry of :data:`OWNER`. If another query
+begins at the same moment, or one of them is late, one of the two finds the number of its claim taken.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HISTORY: Final = 100
 _PENDING: Final = ".pending"
 
 OWNER: Final = "owner"
-"""The query name of claims. The batch number of a claim is higher by one than that of the claim that it takes over."""
+"""The query name of claims. The batch number of a claim is one more than that of the claim it replaces."""
 
 _APP, _ONCE = "app-", "once-"
 
@@ -46,12 +46,12 @@ def app_query(txn_app_id: str) -> str:
 
 
 def txn_app_id(query: str) -> str | None:
-    """The ``txnAppId`` of the batch writes that have the query name; ``None`` for a streaming query."""
+    """The ``txnAppId`` in a query name of :func:`app_query`; ``None`` for other names."""
     return query.removeprefix(_APP) if query.startswith(_APP) else None
 
 
 def once_query() -> str:
-    """The query name of a batch write that is repeated when it is run again."""
+    """A new query name for a batch write that writes its rows again when it runs again."""
     return f"{_ONCE}{machine.token()}"
 
 
@@ -69,10 +69,10 @@ def is_stream(query: str) -> bool:
 class Entry:
     """A committed batch: ``rows`` and ``checksum`` (where it was cheap to have) let a replay be compared with it.
 
-    ``committables`` says what was decided to be published, ``replace`` that it takes the place of what was there;
-    ``at`` is when, in seconds since 1970. ``claim`` is the number of the claim that a query's first batch makes, which is
-    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``. ``recipe`` is a digest of
-    how the rows of the batch were chosen, where other sinks get the others: a replay must choose by the same.
+    ``committables`` is the staged output to publish. With ``replace`` it replaces everything in the target. ``at`` is the time
+    of the decision, in seconds since 1970. ``claim`` is the number of the claim that a query's first batch makes; it is
+    recorded with the batch or before it. The entry of a claim has the id of its query as ``owner``. ``recipe`` is a digest of
+    the rules that chose the rows of the batch, if other sinks get the rest. A replay must use the same rules.
     """
 
     query: str
@@ -92,7 +92,7 @@ class Entry:
         return versioned(**{**fields, "committables": list(self.committables), "at": self.at or machine.time()})
 
     def ownership(self) -> Entry | None:
-        """The entry of the claim that this one makes."""
+        """The entry of the claim that this batch makes; ``None`` if it makes none."""
         return None if self.claim is None else Entry(OWNER, self.claim, at=self.at, replace=self.replace, owner=self.query)
 
     @classmethod
@@ -108,7 +108,7 @@ class Entry:
 class LedgerContent:
     """The content of one sink's ledger: the newest ``entries`` of each query, newest first.
 
-    ``pending`` has the query and batch of those that are decided and, as far as the ledger knows, not all published yet.
+    ``pending`` has the query and batch of the entries whose publication is, as far as the ledger knows, not complete.
     """
 
     sink_id: str
@@ -117,7 +117,7 @@ class LedgerContent:
 
 
 class Verdict(Enum):
-    """The decision on a batch: to write and record it, to skip it, or to record it without its rows."""
+    """The decision on a batch: write and record it, skip it, or record it without its rows."""
 
     WRITE = "write"
     SKIP = "skip"
@@ -126,7 +126,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class ReplayPolicy:
-    """The user's ways out of a contradiction, as in the options of the same names."""
+    """The user's decisions for batches that contradict the ledger, from the options of the same names."""
 
     on_new_query: str = "stop"
     on_replay_mismatch: str = "stop"
@@ -139,9 +139,9 @@ class ReplayPolicy:
 
 
 def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: ReplayPolicy) -> Verdict:
-    """The verdict on ``batch`` of ``query`` when ``last`` is the highest batch the target has of it.
+    """The verdict on ``batch`` of ``query``, if ``last`` is the query's highest batch in the target.
 
-    Raises :class:`CommitRefused`, with the option that decides, where both answers could lose or double rows.
+    Raises :class:`CommitRefused`, which names the option that decides, if both answers could lose or double rows.
     """
     if not is_stream(query):
         return Verdict.SKIP if last is not None and batch <= last.batch else Verdict.WRITE
@@ -184,7 +184,7 @@ def _verdict_on_known_query(last: Entry, sink_id: str, batch: int, policy: Repla
 
 
 def belongs_to(sink_id: str, others: Iterable[str], query: str) -> CommitRefused:
-    """The sink belongs to ``others``, not to ``query``."""
+    """The error for a sink that belongs to ``others``, not to ``query``."""
     return CommitRefused(
         f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
         "so its checkpoint is new and its first batches may hold rows that are already written, or all that it wrote has been "
@@ -195,13 +195,13 @@ def belongs_to(sink_id: str, others: Iterable[str], query: str) -> CommitRefused
 
 
 def check_claim(sink_id: str, entry: Entry, owner: Entry | None) -> None:
-    """Raises :class:`CommitRefused` if the claim of ``entry`` comes too late: ``owner`` is the newest one of the sink."""
+    """Raises :class:`CommitRefused` if the claim of ``entry`` comes too late; ``owner`` is the sink's newest claim."""
     if entry.claim is not None and owner is not None and owner.batch >= entry.claim and owner.owner != entry.query:
         raise belongs_to(sink_id, [str(owner.owner)], entry.query)
 
 
 def already_committed(entry: Entry) -> CommitRefused:
-    """Another run was faster with the batch of ``entry``."""
+    """The error for a batch that another run has committed first."""
     return CommitRefused(
         f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
         way_out="let one run at a time write with a checkpoint",
@@ -209,7 +209,7 @@ def already_committed(entry: Entry) -> CommitRefused:
 
 
 def check_recipe(entry: Entry, recipe: str, policy: ReplayPolicy) -> None:
-    """Raises :class:`CommitRefused` if the rows of ``entry``, which is committed, were chosen by another recipe."""
+    """Raises :class:`CommitRefused` if the rows of the committed ``entry`` were chosen by another recipe."""
     if entry.recipe and recipe and entry.recipe != recipe and policy.on_replay_mismatch != "skip":
         raise CommitRefused(
             f"batch {entry.batch} is written again, and was split by other rules, or in another time zone of the session: "
@@ -220,7 +220,7 @@ def check_recipe(entry: Entry, recipe: str, policy: ReplayPolicy) -> None:
 
 
 def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: ReplayPolicy) -> None:
-    """Checks that a replayed batch holds the rows that were committed. Raises :class:`CommitRefused` if not."""
+    """Raises :class:`CommitRefused` if a replayed batch does not hold the committed rows."""
     same_rows = last.rows is None or rows is None or rows == last.rows
     same_sum = last.checksum is None or checksum is None or checksum == last.checksum
     if (same_rows and same_sum) or policy.on_replay_mismatch == "skip":
@@ -243,13 +243,13 @@ class Ledger(ABC):
 
     @abstractmethod
     def queries(self) -> frozenset[str]:
-        """The streaming queries that have recorded batches. Asked where nobody has claimed the sink, or for ``replace``."""
+        """The streaming queries that have recorded batches. Called if nobody has claimed the sink, or for ``replace``."""
 
     @abstractmethod
     def record(self, entry: Entry) -> bool:
-        """Records ``entry`` durably, unless its batch is recorded already. True if this call recorded it.
+        """Records ``entry`` durably, unless its batch is already recorded. True if this call recorded it.
 
-        Claims are recorded by calls of their own, and are never :meth:`unpublished`.
+        A claim has a call of its own, and is never :meth:`unpublished`.
         """
 
     @abstractmethod
@@ -258,18 +258,18 @@ class Ledger(ABC):
 
     @abstractmethod
     def mark_published(self, entry: Entry) -> None:
-        """Everything of ``entry`` is visible."""
+        """Notes that the publication of ``entry`` is complete."""
 
     def check(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.ground.errors.Misconfigured` where an entry cannot be recorded once and only once."""
+        """Raises :class:`~connectors.ground.errors.Misconfigured` if the storage cannot record an entry exactly once."""
 
 
 class FileLedger(Ledger):
     """Entries as files ``<query>/<batch>.json`` in a folder of a :class:`~connectors.storage.base.Storage`.
 
-    Before its entry, a batch gets a mark in the folder ``.pending``, which goes when it is published: so what is to be carried
-    through is found by one listing, whatever the number of queries. Only the newest :data:`HISTORY` batches of a query are
-    kept, so that a look-up costs the same after a million batches.
+    Before its entry, a batch gets a mark in the folder ``.pending``; its publication removes the mark. So one listing finds
+    all unpublished batches, however many queries there are. The ledger keeps only the newest :data:`HISTORY` batches of a
+    query, so that a look-up costs the same after a million batches.
     """
 
     _file = re.compile(r"(?P<batch>\d{20})\.json")
@@ -291,7 +291,7 @@ class FileLedger(Ledger):
         return next((entry for entry in entries if condition(entry)), None)
 
     def content(self, sink_id: str, newest: int = HISTORY) -> LedgerContent:
-        """The ``newest`` entries of each query, which are of ``sink_id``."""
+        """The ``newest`` entries of each query; the ledger is that of ``sink_id``."""
         entries, pending = [], set[tuple[str, int]]()
         for query in self._all_queries():
             if query != OWNER:
@@ -307,10 +307,10 @@ class FileLedger(Ledger):
 
     def unpublished(self) -> list[Entry]:
         marks = self._marks()
-        self.storage.sync(folders=sorted({self._of_query(query) for query, _ in marks}))  # who recorded may have died before
+        self.storage.sync(folders=sorted({self._of_query(query) for query, _ in marks}))  # a writer may have died before
         pending = []
         for query, batch in marks:
-            with contextlib.suppress(FileNotFoundError):  # a driver is between mark and entry, or has died there
+            with contextlib.suppress(FileNotFoundError):  # a driver has put the mark and not yet the entry, or died
                 pending.append(self._entry(query, batch))
         return sorted(pending, key=lambda entry: (entry.at, entry.batch))
 
@@ -318,7 +318,7 @@ class FileLedger(Ledger):
         self.storage.check()
 
     def mark_published(self, entry: Entry) -> None:
-        # Not durable: a mark that a power failure brings back goes again, after a publication that finds everything done.
+        # Not durable: if a power failure brings a mark back, the next publication finds everything done and removes it.
         self.storage.delete(self._mark(entry.query, entry.batch))
         limit = 0 if is_once(entry.query) else HISTORY
         for batch in sorted(self._batches(entry.query), reverse=True)[limit:]:
@@ -340,7 +340,7 @@ class FileLedger(Ledger):
         pending = self._path(_PENDING)
         for name in self.storage.names(pending):
             if (batch := name.rpartition("@")[2]).isdigit():
-                with contextlib.suppress(FileNotFoundError):  # it has been published in this moment
+                with contextlib.suppress(FileNotFoundError):  # it was published just now
                     marks.append((self.storage.read(f"{pending}/{name}").decode(), int(batch)))
         return marks
 
@@ -358,5 +358,5 @@ class FileLedger(Ledger):
         return f"{self._of_query(query)}/{batch:020d}.json"
 
     def _mark(self, query: str, batch: int) -> str:
-        """The file that holds ``query``, whose own name may be as long as a name can be."""
+        """The mark's file. It holds the name of ``query``, which may be too long for a part of a file name."""
         return self._path(_PENDING, f"{digest(query, length=32)}@{batch:020d}")

@@ -1,13 +1,13 @@
 """Counters of running queries. The processes of a query share no memory, so its counters are small files::
 
     $CONNECTORS_METRICS/<query>/<kind>.<name>.<id>.<index>.json
-    $CONNECTORS_METRICS/<query>/query.json                           what the query's session knows of it
+    $CONNECTORS_METRICS/<query>/query.json                           facts that the query's session knows
 
-The folder is a local or mounted one, or one in an object store (``s3://…``), with the credentials of the machine.
-One file per query, component and task index, replaced as a whole at the end of each task. It holds the numbers of the
-newest batch (``now``) apart from the totals of all batches before it (``before``): a batch that is tried or replayed once
-more does not count twice, and the files do not grow in number. A query without metrics runs as well as one with them:
-whatever goes wrong here is one warning in the log.
+The folder is local, mounted, or in an object store (``s3://…``), with the credentials of the machine.
+Each query, component and task index has one file, which the end of each task replaces as a whole. The file holds the numbers
+of the newest batch (``now``) apart from the totals of all earlier batches (``before``). So a retried or replayed batch does
+not count twice, and the number of files does not grow. A query also runs without metrics: an error here only logs one
+warning.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Counts = dict[str, Numbers]
 """Numbers by partition and name. The partition ``""`` is the component as a whole."""
 
 FOLDER: Final = "CONNECTORS_METRICS"
-"""The environment variable that names the folder of all queries, or is ``off``."""
+"""The environment variable with the folder of all queries, or with ``off``."""
 RETENTION_SECONDS: Final = 7 * 86400.0
-"""Metrics of a query that wrote none for so long are removed when another query begins."""
+"""A new query removes the metrics of queries that have written none for so long."""
 PLANNING: Final = "planning"
-"""In the place of a query: the processes in which Spark plans the batches of a source do not know their query."""
+"""Stands for the query's id in the processes where Spark plans a source's batches: they do not know their query."""
 PARTITIONS: Final = 1000
-"""A file lists so many partitions of a component; older ones are added up as :data:`OTHERS`."""
+"""The most partitions that a file lists; older ones are added up as :data:`OTHERS`."""
 OTHERS: Final = "(others)"
 _LATE_TRY_SECONDS: Final = 60.0
 _VERSION: Final = 1
@@ -61,16 +61,16 @@ _warned: set[str] = set()
 
 
 def folder() -> str | None:
-    """The folder of the files: ``$CONNECTORS_METRICS``, else a folder of this user alone among the temporary files.
+    """The folder of the files: ``$CONNECTORS_METRICS``, else this user's private folder among the temporary files.
 
-    Where that name is somebody else's, or others may look into it, the folder is in the machine's cache. ``None`` when it is
-    ``off``, or where there is neither. Executors on other machines need a folder that all of them and the driver share.
+    If another user owns a folder of that name, or others can read it, the folder is in the machine's cache. ``None`` if the
+    variable is ``off`` or no folder can be made. Executors on other machines need a folder that they share with the driver.
     """
     named = os.environ.get(FOLDER)
     if named:
         return None if named.lower() == "off" else named
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    with contextlib.suppress(OSError, RuntimeError, Misconfigured):  # no folder for temporary files, no home
+    with contextlib.suppress(OSError, RuntimeError, Misconfigured):  # no folder for temporary files, or no home
         usual = Path(tempfile.gettempdir(), f"connectors-metrics-{user}")
         if _is_private(usual):
             return str(usual)
@@ -84,7 +84,7 @@ def folder() -> str | None:
 
 
 def _is_private(path: Path) -> bool:
-    """True for a folder, made now unless it is there, that belongs to this user and nobody else may look into."""
+    """True if ``path`` is a folder, made now if need be, that belongs to this user and that nobody else can read."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
@@ -102,9 +102,9 @@ def _storage(location: str) -> Storage:
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a query that counts: its ``kind`` (source, sink, async), ``name``, and an ``id`` among others of that name.
+    """A part of a query with counters: its ``kind`` (source, sink, async), ``name``, and ``id`` among parts of that name.
 
-    ``about`` tells people more of it, without secrets: the ``target`` of a sink, the folder of its dead ``letters``.
+    ``about`` describes it to people, without secrets: the ``target`` of a sink, the folder of its dead ``letters``.
     """
 
     kind: str
@@ -114,14 +114,14 @@ class Component:
 
 
 def about(values: Mapping[str, Any], target: str = "") -> dict[str, str]:
-    """Facts for people about a source or sink with these options: its ``target``, and the folder of its dead ``letters``."""
+    """Facts for people about a source or sink with these options: its ``target`` and the folder of its dead ``letters``."""
     places = {"target": target, "letters": values.get("deadLetterPath")}
     return {name: without_user(str(place)) for name, place in places.items() if place}
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a meter: which component of which query, in which batch, in the task with which index (-1: the commit)."""
+    """What a meter counts for: a component of a query, a batch, and the task's ``index`` (-1: the commit)."""
 
     query: str
     component: Component
@@ -130,47 +130,47 @@ class Place:
     run: str = ""
 
     def file(self) -> str:
-        """The name of its file."""
+        """The name of the place's file."""
         component = self.component
         parts = [_plain(part)[:70] for part in (component.kind, component.name, component.id)]
         return f"{_plain(self.query)}/{'.'.join([*parts, 'commit' if self.index < 0 else str(self.index), 'json'])}"
 
 
 class Meter(RetryObserver):
-    """Counts what one task attempt, or one commit, does. As a context manager it writes the file when that ends.
+    """Counts the work of one task attempt or one commit. As a context manager it writes the file at its end.
 
-    Without a ``place``, as in a batch read, nothing is written. Safe to use from several threads.
+    Without a ``place``, as in a batch read, it writes nothing. Several threads may use it.
     """
 
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
         self.at = ""
-        """The partition that the task works on: failures and retries count for it."""
+        """The partition that the task works on; failures and retries count for it."""
         self.rows: Counts = {}
         self.events: Counts = {}
         self.state: Counts = {}
         self.last_sign = machine.monotonic()
-        """The monotonic time when the task last handed on rows, or until when it waits for a system that is away."""
+        """The monotonic time when the task last passed on rows, or until when it waits for a system that is down."""
         self._outage: dict[str, Any] | None = None
         self._lock = threading.Lock()
 
     def count(self, partition: str = "", /, **numbers: float) -> None:
-        """Adds what belongs to the data of the batch (rows, bytes, errors, dead_letters): once per batch."""
+        """Adds counts of the batch's data (rows, bytes, errors, dead_letters), which count once per batch."""
         with self._lock:
             _add(self.rows, {partition: numbers})
 
     def happened(self, partition: str = "", /, **numbers: float) -> None:
-        """Adds what happens anew in each attempt (retries, failures, timeouts): it always counts."""
+        """Adds counts of events (retries, failures, timeouts), which count in each attempt."""
         with self._lock:
             _add(self.events, {partition: numbers})
 
     def now(self, partition: str = "", /, **numbers: float) -> None:
-        """Sets what is true until the next batch (in_flight, commit_ms, last_commit)."""
+        """Sets values that hold until the next batch (in_flight, commit_ms, last_commit)."""
         with self._lock:
             self.state.setdefault(partition, {}).update(numbers)
 
     def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``batches``, whose bytes are counted as they pass; each of them is a sign of life."""
+        """Passes on ``batches`` and counts their bytes; each batch is a sign of life."""
         for batch in batches:
             self.last_sign = machine.monotonic()
             self.count(bytes=batch.nbytes)
@@ -193,7 +193,7 @@ class Meter(RetryObserver):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """A failed attempt counts as a failure; its rows do not count, as they will be read or written again."""
+        """Writes the file. A failed attempt counts as a failure, and its rows do not count: a retry handles them again."""
         if kind is not None and issubclass(kind, Exception):
             self.rows, self.state = {}, {}
             self.happened(self.at, failures=1)
@@ -201,9 +201,9 @@ class Meter(RetryObserver):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Meter]:
-        """The meter as a context manager that also hears of the retries of :class:`~connectors.ground.retry.Retry` inside.
+        """As ``with meter``, and also counts the retries of :class:`~connectors.ground.retry.RetrySettings` inside.
 
-        Code inside finds it by :func:`active_meter`.
+        Code inside finds the meter by :func:`active_meter`.
         """
         outer = _active.set(self)
         try:
@@ -213,7 +213,7 @@ class Meter(RetryObserver):
             _active.reset(outer)
 
     def save(self) -> None:
-        """Joins these numbers with those in the file. Never raises."""
+        """Merges these numbers into the file. Never raises."""
         if self.rows or self.events or self.state:
             self._write(self.rows, self.events, self.state)
 
@@ -233,15 +233,15 @@ class Meter(RetryObserver):
 
 
 def active_meter() -> Meter:
-    """The meter that counts what this code does; one that writes nothing where none does."""
+    """The meter of the code that runs now; if there is none, a meter that writes nothing."""
     return _active.get() or Meter()
 
 
 def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Counts, state: Counts) -> dict[str, Any]:
     """The contents of a file after one more attempt at ``place``.
 
-    A later batch adds ``now`` to ``before``. Of two attempts at the same batch the larger numbers count: one may have been
-    left before its end, by a ``limit`` or a kill, and none can give more than the batch has.
+    A later batch adds ``now`` to ``before``. Of two attempts at the same batch the larger numbers count: a ``limit`` or a kill
+    may have ended one attempt early, and no attempt has more rows than the batch.
     """
     file = dict(old or {"batch": -1, "before": {}, "now": {}, "events": {}, "state": {}})
     if place.batch > file["batch"]:
@@ -259,7 +259,7 @@ def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Co
 
 
 def counted(query: str) -> list[dict[str, Any]]:
-    """The files of ``query``, each with its ``totals``; empty if there are none. A file that cannot be read is left out."""
+    """The files of ``query``, each with its ``totals``; empty if there are none. Leaves out files that cannot be read."""
     root = folder()
     try:
         files = _records(_storage(root), _plain(query)) if root else []
@@ -272,20 +272,20 @@ def counted(query: str) -> list[dict[str, Any]]:
 
 
 def planned(sources: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The files of the processes that plan batches of ``sources`` (names and ids)."""
+    """The files of processes that plan batches of ``sources`` (names and ids)."""
     known = set(sources)
     return [file for file in counted(PLANNING) if (file["name"], file["id"]) in known]
 
 
 def counted_queries() -> list[str]:
-    """The queries that have files, in no order. Raises what the storage raises when it cannot be read."""
+    """The queries that have files, in no order. Raises the storage's error if it cannot be read."""
     root = folder()
     folders = _storage(root).folders() if root else []
     return [query for query in map(unquote, folders) if query != PLANNING]
 
 
 def write_note(query: str, note: Mapping[str, Any]) -> None:
-    """Keeps ``note``, which says what the session of ``query`` knows of it, in the place of the one before. Never raises."""
+    """Replaces the note of ``query``: facts that its session knows. Never raises."""
     root = folder()
     if root is None:
         return
@@ -298,7 +298,7 @@ def write_note(query: str, note: Mapping[str, Any]) -> None:
 
 
 def note_of(query: str) -> dict[str, Any]:
-    """The note that :func:`write_note` has kept of ``query``; empty if there is none."""
+    """The note of ``query`` from :func:`write_note`; empty if there is none."""
     root = folder()
     return (_read(_storage(root), f"{_plain(query)}/{_NOTE}") if root else None) or {}
 
@@ -306,20 +306,20 @@ def note_of(query: str) -> dict[str, Any]:
 def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
     """The outage that a component waits out: ``error``, ``since``, ``next_try``, ``partition``; ``None`` if it does not wait.
 
-    A process that was killed during its wait has left a time of its next try that is long over.
+    A ``next_try`` that is long over does not count: its process was killed during the wait.
     """
     outage: dict[str, Any] | None = file.get("outage")
     return outage if outage and outage["next_try"] > machine.time() - _LATE_TRY_SECONDS else None
 
 
 def _records(storage: Storage, own: str) -> list[dict[str, Any]]:
-    """The contents of a query's files, in the order of their names, without the note."""
+    """The contents of a query's files in the order of their names, without the note."""
     records = (_read(storage, f"{own}/{name}") for name in sorted(storage.names(own)) if name != _NOTE)
     return [record for record in records if record]
 
 
 def _is_replaced(file: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> bool:
-    """True if a later run replayed the file's newest batch under another id: with other options of the same source."""
+    """True if a later run, with other options of the same source, replayed the file's newest batch under another id."""
     return any(
         (other["kind"], other["name"], other["first"]) == (file["kind"], file["name"], file["batch"])
         and other["id"] != file["id"]
@@ -358,7 +358,7 @@ def _largest(into: Counts, other: Counts) -> None:
 
 
 def _few(counts: Counts) -> Counts:
-    """``counts`` with the partitions that came first added up, where there are too many."""
+    """``counts``; if it has too many partitions, the oldest are added up."""
     names = [name for name in counts if name != OTHERS]
     for name in names[: max(0, len(names) - PARTITIONS)]:
         _add(counts, {OTHERS: counts.pop(name)})
@@ -366,7 +366,7 @@ def _few(counts: Counts) -> Counts:
 
 
 def _make_room(root: str, storage: Storage, own: str) -> None:
-    """Makes the folder of a query. A new one is the moment to remove those of queries that are long over."""
+    """Makes the folder of a query. Before a new one it removes the folders of queries that are long over."""
     if storage.item(own) is not None:
         return
     if is_local(root):
@@ -374,24 +374,24 @@ def _make_room(root: str, storage: Storage, own: str) -> None:
     storage.make_folder(own)
     for query in [item.name for item in storage.items() if item.is_folder and _is_old(storage, item)]:
         _remove(storage, query)
-    for item in storage.items(PLANNING):  # never old as a whole: each source that is planned writes there
+    for item in storage.items(PLANNING):  # never old as a whole: every planned source writes there
         if _METRIC_FILE.fullmatch(item.name) and 0 < item.changed < _oldest():
             storage.delete(f"{PLANNING}/{item.name}")
 
 
 def _is_old(storage: Storage, query: Item) -> bool:
-    """True if nothing was written to a query's folder for long; in an object store its newest file tells when."""
+    """True if a query's folder is old. In an object store the newest file tells its age."""
     changed = query.changed or max((item.changed for item in storage.items(query.name)), default=0)
     return 0 < changed < _oldest()
 
 
 def _oldest() -> float:
-    """The time, in nanoseconds since 1970, before which a change is old."""
+    """The time in nanoseconds since 1970 before which a change is old."""
     return (machine.time() - RETENTION_SECONDS) * 1e9
 
 
 def _remove(storage: Storage, query: str) -> None:
-    """Removes a query's folder, unless it holds anything else: the user may have named a folder that has more in it."""
+    """Removes a query's folder unless it holds other files: the user may have named a folder with other contents."""
     items = storage.items(query)
     if all(_METRIC_FILE.fullmatch(item.name) for item in items):
         for item in items:

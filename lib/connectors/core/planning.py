@@ -1,10 +1,10 @@
-"""Planning of a query on the driver: from positions to the offsets of a streaming engine, and the arithmetic of enumerators.
+"""Plans a query on the driver: turns positions into the offsets of a streaming engine. Also the arithmetic of enumerators.
 
-An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The very first one is a constant: Spark
-asks for it again at any time, also when it replays the first batch. The planner finds the real start with the first end
-offset and keeps it in there (``from``), so that a start such as "latest" cannot move.
+An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The initial offset is a constant, because
+Spark may ask for it at any time, also when it replays the first batch. The planner finds the real start together with the
+first end offset and stores it there (``from``), so that a start such as "latest" cannot move.
 
-``progress`` in an end offset is for people: how far the batch leaves each partition behind. No plan depends on it.
+``progress`` in an end offset is for people: the lag of each partition after the batch. No plan depends on it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerat
 def fair_shares(limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]:
     """The part of each partition's backlog that fits into ``limit``, max-min fair: small backlogs whole, the rest evenly.
 
-    The same input gives the same shares. What does not divide goes to the largest backlogs: a partition that is passed over
-    grows until its turn comes, so that nobody starves under a limit below the number of partitions.
+    The same input gives the same shares. The remainder of the division goes to the largest backlogs. A partition without a
+    share grows until its turn comes, so none starves even if ``limit`` is below the number of partitions.
     """
     if limit is None or sum(backlog.values()) <= limit:
         return dict(backlog)
@@ -42,7 +42,7 @@ def fair_shares(limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]
 
 
 def even_ranges(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
-    """``first..last`` (both included) as ``count`` ranges that differ by one at most; fewer when there are fewer values."""
+    """``first..last`` (both included) as ``count`` ranges whose sizes differ by at most one; fewer for fewer values."""
     total = last - first + 1
     count = min(count, total)
     for index in range(count):
@@ -55,10 +55,10 @@ def reader_share(limit: int, reader: int, readers: int) -> int:
 
 
 def split_count(estimate: int, largest: int, smallest: int) -> int:
-    """The number of splits that a table of ``estimate`` bytes needs so that none is larger than ``largest``, at least one.
+    """The number of splits for a table of ``estimate`` bytes so that none is larger than ``largest``, at least one.
 
-    ``smallest`` guards against a maximum that would make millions of tiny splits: a lower ``largest`` counts as
-    ``smallest``. The estimate is not trusted further than that: a table that has grown since only makes larger splits.
+    ``smallest`` prevents millions of tiny splits: a lower ``largest`` counts as ``smallest``. Nothing else depends on the
+    estimate: if the table has grown since, the splits are larger.
     """
     return max(1, -(-estimate // max(largest, smallest)))
 
@@ -73,7 +73,7 @@ INITIAL: Offset = versioned(phase="initial")
 
 
 class Planner:
-    """Plans the batches of one query over one source. Outages are waited for (``retry.*``, ``outageTimeout``)."""
+    """Plans the batches of one query over one source. It waits during outages (``retry.*``, ``outageTimeout``)."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -86,16 +86,16 @@ class Planner:
 
     @property
     def enumerator(self) -> SplitEnumerator[Any]:
-        """The source's enumerator, made when it is first needed."""
+        """The source's enumerator, made on first use."""
         if self._enumerator is None:
             self._enumerator = self.source.enumerator()
         return self._enumerator
 
     def freeze(self) -> None:
-        """From now on the data ends where it ends now: the query stops when it has read that.
+        """Fixes the end of the query's data at its present end: the query stops when it has read that.
 
-        In an outage it ends where the first :meth:`latest` finds its end: there is known whether the query has ever reached
-        the system, and so how long it waits for it.
+        During an outage the first :meth:`latest` fixes the end. Only then is it known whether the query has ever reached the
+        system, and so how long to wait for it.
         """
         try:
             self._frozen = (self.enumerator.freeze(),)
@@ -104,7 +104,7 @@ class Planner:
             self._is_to_freeze = True
 
     def latest(self, offset: Offset, limit: ReadLimit = UNLIMITED) -> Offset:
-        """The end of the next batch after ``offset``; the same offset when there is nothing new."""
+        """The end of the next batch after ``offset``; ``offset`` itself if there is nothing new."""
         at = self._position(offset)
         self.contact.reached |= at is not None
         if self._is_to_freeze:
@@ -130,7 +130,7 @@ class Planner:
             return self.contact.call(work, reaches=reaches)
 
     def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
-        """The progress of the partitions, as far as it is known; a source that fails to say it does not fail the query."""
+        """The progress of the partitions, if it is known. If the source fails to tell it, the query goes on."""
         try:
             partitions = packed(self._waiting.timed(self.enumerator.progress(end, head)))
         except Exception:
@@ -139,7 +139,7 @@ class Planner:
         return {"id": source_id(self.source), **partitions} if partitions["parts"] else None
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
-        """The tasks between two offsets. They depend on the two offsets alone."""
+        """The tasks between two offsets. They depend only on the two offsets."""
         self.contact.reached = True  # an end offset exists
         after = checked(end, "the end offset")
         first, last = self._position(start), self._position(end)
@@ -152,8 +152,8 @@ class Planner:
             return self._call(lambda: self.enumerator.slices(begin, last, after["parts"]))
 
     def whole(self) -> Sequence[Slice]:
-        """The tasks of a batch read: all there is now, from the start."""
-        start = self._call(self.enumerator.start, reaches=False)  # where all is read, it needs no look at the system
+        """The tasks of a batch read: all present data, from the start."""
+        start = self._call(self.enumerator.start, reaches=False)  # to read everything, the source need not contact the system
         head = self._call(self.enumerator.head)
         end = self._call(lambda: self.enumerator.advance(start, head, UNLIMITED))
         if canonical(dict(start)) == canonical(dict(end)):
@@ -161,7 +161,7 @@ class Planner:
         return self._call(lambda: self.enumerator.slices(start, end, self.source.parallelism()))
 
     def committed(self, offset: Offset) -> None:
-        """Everything up to ``offset`` has reached the sink."""
+        """Tells the source that everything up to ``offset`` is in the sink."""
         at = self._position(offset)
         if at is not None:
             with _readable_position(offset):
@@ -174,7 +174,7 @@ class Planner:
             self._enumerator = None
 
     def _position(self, offset: Offset) -> Position | None:
-        """The position of an offset; ``None`` for the initial one. An offset of version 1 always has one of the two."""
+        """The position of an offset; ``None`` for the initial offset. An offset of version 1 is always one of the two."""
         state = checked(offset, "the offset in the checkpoint")
         if state.get("phase") == "initial":
             return None
@@ -192,7 +192,7 @@ class Planner:
 
 @contextlib.contextmanager
 def _readable_position(offset: Offset) -> Iterator[None]:
-    """A source that does not find its way in ``offset`` has not written it: raises :class:`StateError`."""
+    """Raises :class:`StateError` if the source cannot read ``offset``: then it has not written it."""
     try:
         yield
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -203,7 +203,7 @@ def _readable_position(offset: Offset) -> Iterator[None]:
 
 
 def source_id(source: Source) -> str:
-    """A name that tells a query's sources apart, also of one system; it stays when only sizes are tuned."""
+    """A name that tells a query's sources apart, also two of one system. Tuning options (sizes, retries) do not change it."""
     options = {**source.values.extra, **source.values}
     identity = {key: value for key, value in options.items() if not key.startswith(_TUNING) and not is_secret(key)}
     return digest(source.name, dumps(identity))

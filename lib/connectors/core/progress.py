@@ -1,4 +1,4 @@
-"""The progress of a source, per partition. It travels inside the end offset, which Spark shows in each progress of a query."""
+"""The progress of a source by partition. It is part of the end offset, which Spark shows in each progress of a query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from ..ground import machine
 
 PARTITIONS: Final = 1000
-"""So many partitions are listed; the rest, those with the smallest lag, are added up."""
+"""The most partitions in a list; the rest, those with the smallest lag, are added up."""
 _STEPS: Final = 128
 
 
@@ -18,11 +18,11 @@ _STEPS: Final = 128
 class PartitionProgress:
     """The progress of a batch in one partition: where the batch ends, and where the partition ends.
 
-    ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets); ``lag_records`` are the records
-    between them, if they are known without reading; ``lag_seconds`` says for how long the oldest of them has waited.
-    ``None`` is "not known". If only ``lag_seconds`` is left out, and the positions are whole numbers, the time since the
-    query first saw that record waiting is taken. ``skipped`` is how many records or files, in the unit of the source, the
-    query has passed over for good, if it counts them.
+    ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets). ``lag_records`` is the number of
+    records between them, if it is known without reading. ``lag_seconds`` is how long the oldest of these records has waited.
+    ``None`` means "not known". If only ``lag_seconds`` is missing and the positions are whole numbers, it is the time since
+    the query first saw that record waiting. ``skipped`` is how many records or files, in the unit of the source, the query
+    has skipped for good, if it counts them.
     """
 
     partition: str
@@ -38,21 +38,21 @@ class PartitionProgress:
 
 
 def behind(lag_records: Any, position: Any, latest: Any) -> int:
-    """The lag in records, else the way from ``position`` to ``latest`` if they are numbers, else 0."""
+    """The lag in records, else ``latest`` - ``position`` if they are whole numbers, else 0."""
     if lag_records is not None:
         return int(lag_records)
     return max(0, int(latest - position)) if isinstance(position, int) and isinstance(latest, int) else 0
 
 
 class Waiting:
-    """Remembers when each end of a partition was first seen, so that the oldest unread record has an age."""
+    """Remembers when the query first saw each end of a partition. So the oldest unread record has an age."""
 
     def __init__(self, now: Callable[[], float] = machine.time) -> None:
         self._now = now
         self._ends: dict[str, list[tuple[float, int]]] = {}
 
     def timed(self, partitions: Sequence[PartitionProgress]) -> list[PartitionProgress]:
-        """``partitions`` with ``lag_seconds`` where the source left it out and it can be computed."""
+        """``partitions`` with ``lag_seconds``, computed where the source left it out and the positions are numbers."""
         known = {progress.partition for progress in partitions}
         self._ends = {name: ends for name, ends in self._ends.items() if name in known}
         return [self._timed(progress) for progress in partitions]
@@ -68,10 +68,10 @@ class Waiting:
 
 
 def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
-    """``partitions`` as small JSON, ordered by name: what all names begin with stands there once, times are milliseconds.
+    """``partitions`` as small JSON, ordered by name: it has the common prefix of all names once; times are milliseconds.
 
-    A partition that is read to its end has three cells (name, position, lag_records), others have all five. What was
-    skipped stands beside them, by the number of the partition: few have it.
+    A partition that is read to its end has three cells (name, position, lag_records), others have all five. ``skipped``
+    is a map of its own by the partition's number, since few partitions have it.
     """
     listed, rest = list(partitions), []
     if len(listed) > PARTITIONS:
@@ -97,7 +97,7 @@ def _cells(progress: PartitionProgress, start: int) -> list[Any]:
 
 
 def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
-    """The partitions that an offset tells of; none for a source that knows none."""
+    """The progress of the partitions in an offset; empty if the source tells none."""
     progress = offset.get("progress", {})
     skipped = progress.get("skipped", {})
     return [

@@ -1,7 +1,7 @@
-"""Reading in a task: it makes its splits one by one and reads each, bridges outages, and adds to errors where they arose.
+"""Reading in a task: makes and reads its splits one by one, bridges outages, and adds the place to errors.
 
-Reading goes split by split in one thread, or with ``SplitReader.fetchers`` threads that each take the next split; a
-bounded queue between them and the task is the back-pressure.
+One thread reads split by split, or ``SplitReader.fetchers`` threads each take the next split; a bounded queue between
+them and the task gives back-pressure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .metrics import Meter
 from .source import RecordEmitter, Slice, Source, Split, SplitEnumerator, SplitReader
 
 T = TypeVar("T")
-_POLL_SECONDS = 0.1  # how soon a waiting fetcher notices that nobody reads any more
+_POLL_SECONDS = 0.1  # a waiting fetcher notices after so long that nobody reads any more
 
 
 def read_slice(
@@ -71,7 +71,7 @@ class _Fetcher:
         self.reader.close()
 
     def fetch(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """The rows of ``split``; an outage is waited for and the read goes on after the last record handed on."""
+        """The rows of ``split``. After an outage the read continues behind the last record that was passed on."""
         try:
             partition = self.meter.at = self.enumerator.partition_of(split)
             for batch in self._whole(split) if self.reader.atomic else self._resumed(split):
@@ -85,7 +85,7 @@ class _Fetcher:
             raise error.located(f"connectors.{self.source.name}", str(split)) from None
 
     def _retried(self, work: Callable[[], T]) -> T:
-        """``work`` of the emitter, which may ask a schema registry or write dead letters."""
+        """Calls ``work`` of the emitter with retries: it may ask a schema registry or write dead letters."""
         with observed_retries(self.meter):
             return self.retry.call(work)
 
@@ -124,7 +124,7 @@ class _Fetcher:
 
 
 class _Failed:
-    """A fetcher's last word."""
+    """The error with which a fetcher ended."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

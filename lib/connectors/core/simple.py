@@ -5,12 +5,12 @@ parameters            meaning
 ====================  =================================================================================================
 none                  bounded and not parallel: one task calls it once; ``numPartitions`` above 1 is an error
 subtask, subtasks     bounded and parallel: each task calls it with its index (from 0) and the number of tasks
-start, end            rows ``start`` up to, not including, ``end``, where ``latest()`` says how many there are now: it can
-                      be unbounded, takes ``maxRowsPerTrigger``, and resumes after the last row
+start, end            rows ``start`` up to, not including, ``end``; ``latest()`` returns the number of rows there are now. The
+                      source can be unbounded, takes ``maxRowsPerTrigger``, and resumes after the last row
 ====================  =================================================================================================
 
-A parameter ``options`` receives the options of the user, a mapping of text by lower-case name. The function returns or yields
-rows: a value (or a tuple of one) where there is one column, else a tuple, a list or a dict. It must give the same rows at
+A parameter ``options`` receives the user's options, a mapping of text by lower-case name. The function returns or yields
+rows: a value (or a tuple of one) if there is one column, else a tuple, a list or a dict. It must return the same rows at
 each call, since a replay calls it again.
 """
 
@@ -42,10 +42,10 @@ def source(
     latest: Callable[..., int] | None = None,
     max_parallelism: int | None = None,
 ) -> Callable[[Callable[..., Iterable[Any]]], type[Source]]:
-    """Makes the format ``connectors.<name>`` of a function or generator; see the module's table.
+    """A decorator that makes a function or generator the format ``connectors.<name>``; see the module's table.
 
-    ``schema`` is the columns as SQL text (``"value long"``). ``latest`` belongs to a function of ``start, end``.
-    ``max_parallelism`` declares how many connections the system allows. Raises ``TypeError`` for other parameters.
+    ``schema`` is the columns as SQL text (``"value long"``). ``latest`` is for a function of ``start, end``.
+    ``max_parallelism`` is the number of connections that the system allows. Raises ``TypeError`` for other parameters.
     """
 
     def declare(function: Callable[..., Iterable[Any]]) -> type[Source]:
@@ -83,14 +83,14 @@ _SHAPES = ((), ("subtask", "subtasks"), ("start", "end"))
 
 @dataclass(frozen=True)
 class Share(Split):
-    """The arguments of one call of the function: a subtask and the number of them, or a start and an end."""
+    """The arguments of one call of the function: subtask and number of subtasks, or start and end."""
 
     first: int
     last: int
 
 
 class FunctionSource(Source):
-    """A source made of a function by :func:`source`. Options: ``numPartitions``, and whatever the function reads."""
+    """A source that :func:`source` made of a function. Options: ``numPartitions``, and those that the function reads."""
 
     shape: tuple[str, ...] = ()
     function: Callable[..., Iterable[Any]]
@@ -106,7 +106,7 @@ class FunctionSource(Source):
             yield Problem("numPartitions", text)
 
     def call(self, function: Callable[..., Any], *arguments: int) -> Any:
-        """Calls the user's function, with the options where it takes them."""
+        """Calls the user's function, with the options if it takes them."""
         if "options" in inspect.signature(function).parameters:
             return function(*arguments, options=dict(self.values.extra))
         return function(*arguments)
@@ -119,7 +119,7 @@ class FunctionSource(Source):
 
 
 class OnceEnumerator(SplitEnumerator[Share]):
-    """A bounded function: it has been read, or it has not."""
+    """Plans a bounded function: the position says whether it has been read."""
 
     def start(self) -> Position:
         return {"read": False}
@@ -136,7 +136,7 @@ class OnceEnumerator(SplitEnumerator[Share]):
 
 
 class RowEnumerator(SplitEnumerator[Share]):
-    """A function of row numbers: the position is the number of rows read."""
+    """Plans a function of row numbers: the position is the number of rows read."""
 
     def __init__(self, source: FunctionSource) -> None:
         self.source = source

@@ -3,17 +3,17 @@
 =========================  ==========  =========================================================================
 part                       lives on    what it does
 =========================  ==========  =========================================================================
-:class:`Sink`              everywhere  the description: options and guarantee; makes the rest
+:class:`Sink`              everywhere  the description: options and guarantee; makes the other parts
 :class:`SinkWriter`        executor    stages the rows of one task attempt, invisible to readers
-:class:`Committable`       travels     what a writer staged: ids, paths, counts; never rows
-:class:`Committer`         driver      publishes a batch that was decided, file by file
+:class:`Committable`       travels     a writer's staged output: ids, paths, counts; never rows
+:class:`Committer`         driver      publishes a decided batch, file by file
 :class:`GlobalCommitter`   driver      commits a whole batch at once, together with its ledger entry, in the target
-:class:`FrameSink`         driver      a sink that stages, or deals out, whole DataFrames
-:class:`HidingSink`        driver      one of those that shows its rows later than it commits them
+:class:`FrameSink`         driver      a sink that stages or repartitions whole DataFrames
+:class:`HidingSink`        driver      a frame sink that shows its rows later than it commits them
 =========================  ==========  =========================================================================
 
-A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one durable record in the ledger), then
-*published*. What is decided is carried through, also by the next run.
+A micro-batch takes the role of Flink's checkpoint. A batch is first *staged*, then *decided* (one durable record in the
+ledger), then *published*. A decided batch is always published, if need be by the next run.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .ledger import Entry, Ledger, LedgerContent
 
 
 class Guarantee(str, Enum):
-    """The guarantees on which a reader of the target may rely, strongest first."""
+    """The guarantees that a reader of the target may rely on, strongest first."""
 
     EXACTLY_ONCE = "exactly-once"
     IDEMPOTENT = "idempotent"
@@ -49,73 +49,73 @@ class Guarantee(str, Enum):
 class SinkWriter(ABC):
     """Writes the rows of one task attempt where no reader sees them. Lives in a task.
 
-    A writer that meets rows which can never be written sets ``rejects`` to ``sink.rejects(batch)`` and hands them to it.
+    A writer that meets rows that can never be written sets ``rejects`` to ``sink.rejects(batch)`` and adds them there.
     """
 
     rejects: Rejects | None = None
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Takes more rows. May buffer; must not keep the whole partition in memory."""
+        """Takes more rows. May buffer them, but must not keep the whole partition in memory."""
 
     @abstractmethod
     def prepare(self) -> Committable:
-        """Called once, after the last row: makes everything durable and says what was staged."""
+        """Makes everything durable and returns the staged output. Called once, after the last row."""
 
     def abort(self) -> None:  # noqa: B027 - a hook, not a duty
-        """This attempt failed: remove what it staged, as far as it can be reached."""
+        """Removes the staged output of this failed attempt, as far as the target can be reached."""
 
     def close(self) -> None:  # noqa: B027
         """Frees clients and buffers. Called once, after :meth:`prepare` or :meth:`abort`."""
 
 
 class Committer(ABC):
-    """Publishes staged work after the ledger has recorded the batch."""
+    """Publishes staged output after the ledger has recorded the batch."""
 
     @abstractmethod
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-        """Makes ``batch`` visible, each part of it whole. After a crash it is called again and goes on where it was.
+        """Makes ``batch`` visible, each part as a whole. After a crash it is called again and continues.
 
-        What was published before must not be published again, even if somebody has moved or deleted it since. The usual
-        way is to *rename* what was staged: where the staged file is gone, it was published. The committables come in
-        the same order each time; an empty batch has none, or some without rows.
+        It must not publish a part again that was published before, even if somebody has since moved or deleted it. The usual
+        way is to *rename* the staged file: if that is gone, it was published. The committables come in the same order each
+        time; an empty batch has none, or some without rows.
         """
 
     @abstractmethod
     def discard(self, committable: Committable) -> None:
-        """Removes what was staged. Never called for a committable of a recorded batch."""
+        """Removes staged output. Never called for a committable of a recorded batch."""
 
     def check(self, committables: Sequence[Committable], rows: int) -> None:  # noqa: B027
-        """Called before the batch is recorded: what was staged must be there, durable, and hold ``rows`` with those rejected.
+        """Checks before the batch is recorded that the staged output exists, is durable, and holds ``rows`` with rejected ones.
 
-        Raise :class:`~connectors.ground.errors.Fatal` where it is not: nothing is recorded then. Only after this may
-        :meth:`publish` take what is gone for published.
+        Raise :class:`~connectors.ground.errors.Fatal` if not; then nothing is recorded. Only after this check may
+        :meth:`publish` take a missing file for a published one.
         """
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:  # noqa: B027
-        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has, whose tasks failed.
+        """Removes the stage of earlier runs for ``batch``; with ``failed`` also that of this run, whose tasks failed.
 
-        So a batch that fails at each start leaves no more than a few of them. Called before its first task, and where no
-        driver code runs before tasks by the first of them.
+        So a batch that fails at each start leaves only a few stages. Called before the batch's first task; if no driver code
+        runs before tasks, the first task calls it.
         """
 
     def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
-        """Removes staging that no run can still need: old (a week, say), and its name does not begin with one of ``live``.
+        """Removes staging that no run can still need: it is old (a week, say), and no prefix of ``live`` begins its name.
 
-        ``live`` holds the :meth:`Batch.prefix` of the batch that is being written. Called when a run starts.
+        ``live`` holds the :meth:`Batch.prefix` of the batch in progress. Called when a run starts, and then hourly.
         """
 
 
 class GlobalCommitter(ABC):
     """Commits a batch and its ledger entry in one step of the target: a database or Kafka transaction.
 
-    ``rejects`` is set before each :meth:`commit` of a sink that ``rejects_rows``: a committer that meets bad rows itself adds
-    them there and calls its ``decide()`` before the target commits.
+    ``rejects`` is set before each :meth:`commit` of a sink that ``rejects_rows``. A committer that itself meets bad rows adds
+    them there, and calls ``rejects.decide()`` before the target commits.
     """
 
     rejects: Rejects | None = None
     records_claims: ClassVar[bool] = False
-    """True if of two queries that begin at the same moment one is refused; otherwise both may write."""
+    """True if the target refuses one of two queries that begin at the same moment; otherwise both may write."""
 
     @abstractmethod
     def last(self, query: str) -> Entry | None:
@@ -123,24 +123,24 @@ class GlobalCommitter(ABC):
 
     @abstractmethod
     def queries(self) -> frozenset[str]:
-        """The queries that have written through this sink id. Asked only where nobody has claimed it."""
+        """The queries that have written by this sink id. Called if nobody has claimed it, or for ``onNewQuery=replace``."""
 
     @abstractmethod
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        """Makes the whole batch visible and records ``entry``, both or neither. Raises what happened otherwise.
+        """Makes the whole batch visible and records ``entry``, both or neither. If it cannot, raises the error.
 
-        The entry of a query's first batch has a ``claim``. A committer that ``records_claims`` records also its
+        The entry of a query's first batch has a ``claim``. A committer that ``records_claims`` also records its
         :meth:`~connectors.core.ledger.Entry.ownership` in that step, after :func:`~connectors.core.ledger.check_claim`
         with the :meth:`last` of :data:`~connectors.core.ledger.OWNER`.
 
         After a :class:`~connectors.ground.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
 
-        Without committables it records only: a batch that the user knows to be written (``onLostLedger=written``).
+        Without committables it only records: the user knows that the batch is written (``onLostLedger=written``).
         """
 
     @abstractmethod
     def discard(self, committable: Committable) -> None:
-        """Removes what was staged."""
+        """Removes staged output."""
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:  # noqa: B027
         """As :meth:`Committer.drop_attempts`."""
@@ -187,29 +187,29 @@ RETENTION = Duration(7 * 86400.0, meaning="staged rows that no run needs are del
 class Sink(ABC):
     """The description of a sink. A connector sets ``name`` and ``options`` and makes a writer and a committer.
 
-    An author always writes :meth:`target` and :meth:`writer`. A sink with a ledger writes :meth:`committer`, and
-    :meth:`ledger` where the target does not keep it in the same step. Without a ledger there is no more to do after
-    ``prepare()``: the rows are out, and a replay sends them again. Everything else has a default: :meth:`check` and
+    An author always writes :meth:`target` and :meth:`writer`. A sink with a ledger also has a :meth:`committer`, and a
+    :meth:`ledger` unless the target keeps the ledger in the same step. A sink without a ledger is done after ``prepare()``:
+    the rows are sent, and a replay sends them again. Everything else has a default: :meth:`check` and
     :meth:`strongest` look at options, :meth:`check_frame` and :meth:`check_target` at the rows and their target.
     """
 
     name: ClassVar[str]
     options: ClassVar[Options] = Options()
     promise: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
-    """The strongest guarantee that any configuration has."""
+    """The strongest guarantee that any configuration reaches."""
     conditions: ClassVar[str] = ""
-    """The conditions of that guarantee, or what a stronger one lacks, in one line for the table of guarantees."""
+    """The conditions of that guarantee, or what a stronger one would need: one line for the table of guarantees."""
     rejects_rows: ClassVar[bool] = False
     """True if single rows can be bad: the sink then has the options ``errors`` and ``deadLetterPath``."""
     writers_retry: ClassVar[bool] = False
-    """True if the writers bridge outages themselves; else a batch that met one is staged again after a pause."""
+    """True if the writers bridge outages themselves; else the batch is staged again after a pause."""
     extensions: ClassVar[Any] = None
-    """Parts of the user's own that the sink finds by name: the pickle of a format or of a sink brings them along."""
+    """The user's own parts that the sink finds by name; the pickle of a format or sink contains them."""
     replaces: ClassVar[bool] = False
-    """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
+    """True if a batch can replace everything in the target in one step (``mode("overwrite")``)."""
 
     checkpoint: str | None = None
-    """The query's checkpoint, where the carrier knows it: a folder that all processes of the query share."""
+    """The query's checkpoint, if the carrier knows it: a folder that all processes of the query share."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -217,7 +217,7 @@ class Sink(ABC):
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:
-        """The sink of what a user typed, ``placed`` for :func:`~connectors.foreach_batch`.
+        """The sink with the options that a user typed; ``placed`` for :func:`~connectors.foreach_batch`.
 
         Raises :class:`~connectors.ground.errors.Misconfigured` with every problem.
         """
@@ -225,7 +225,7 @@ class Sink(ABC):
 
     @classmethod
     def known_options(cls) -> Options:
-        """The options that a user may set: those of every sink, and the connector's own."""
+        """The options that a user may set: those of every sink and the connector's own."""
         return SINK_OPTIONS | RETRY_OPTIONS | (ERROR_OPTIONS if cls.rejects_rows else Options()) | cls.options
 
     @classmethod
@@ -239,12 +239,12 @@ class Sink(ABC):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        """The problems of options that are each right by themselves, by default none. No contact with the target."""
+        """Problems between options that are each valid alone; by default none. Does not contact the target."""
         return iter(())
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
-        """The strongest guarantee of this configuration, and what is missing for a stronger one."""
+        """The strongest guarantee of this configuration, and what a stronger one would need."""
         return cls.promise, cls.conditions
 
     def guarantee(self) -> Guarantee:
@@ -254,20 +254,20 @@ class Sink(ABC):
 
     @abstractmethod
     def target(self) -> str:
-        """The target, as text without secrets: the sink id is derived from it."""
+        """The target as text without secrets; the sink id is derived from it."""
 
     def sink_id(self) -> str:
         """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""
         return self.values["sinkId"] or f"{self.name}-{digest(self.target())}"
 
     def staging_location(self) -> str | None:
-        """``stagingLocation`` for sinks that have it, else a folder in the checkpoint; ``None`` where neither is known."""
+        """``stagingLocation``, else a folder in the checkpoint; ``None`` if neither is known. For sinks with that option."""
         inside = f"{self.checkpoint.rstrip('/')}/staging" if self.checkpoint else None
         location: str | None = self.values["stagingLocation"] or inside
         return location
 
     def folder(self) -> SinkFolder:
-        """The folder in which rows are staged; by default that of :meth:`staging_location`."""
+        """The folder in which the sink stages rows; by default that of :meth:`staging_location`."""
         if (location := self.staging_location()) is None:
             missing = Problem("stagingLocation", "missing; give a folder that driver and tasks share.")
             raise Misconfigured(f"connectors.{self.name}", [missing])
@@ -281,17 +281,17 @@ class Sink(ABC):
         return SinkLetters(storage, self.name, self.sink_id(), repeats=self.committer() is None)
 
     def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
-        """A new collector of the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
+        """A new collector of the bad rows of ``batch``; ``staged`` names the dead letters that its tasks have staged."""
         policy = self.values["errors"] if self.rejects_rows else "fail"
         return Rejects(f"connectors.{self.name}", policy, self.letters(), batch, staged)
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        """The problems of a frame of the columns ``schema`` beside those of its options' columns, by default none.
+        """The problems of a frame with the columns ``schema``, by default none. Columns named by options are checked elsewhere.
 
-        Called before the frame's first task, without the target, and also where a column of an option is missing.
+        Called before the frame's first task, without the target, and also if a column named by an option is missing.
 
-        ``placed`` says that the carrier can place rows and lets a committer send a whole frame, as ``foreach_batch`` does;
-        otherwise each task stages what it has.
+        ``placed``: the carrier can place rows and lets a committer send a whole frame, as ``foreach_batch`` does. Otherwise
+        each task stages the rows it has.
         """
         return iter(())
 
@@ -302,20 +302,20 @@ class Sink(ABC):
             raise Misconfigured(f"connectors.{self.name}", problems)
 
     def check_target(self, schema: pa.Schema) -> None:  # noqa: B027 - a hook, not a duty
-        """Raises :class:`~connectors.ground.errors.Misconfigured` where the target cannot take rows of the columns ``schema``.
+        """Raises :class:`~connectors.ground.errors.Misconfigured` if the target cannot take rows with the columns ``schema``.
 
-        Called on the driver, before the first task of a batch. It may ask the target, and changes nothing there.
+        Called on the driver before the first task of a batch. It may query the target, but must change nothing there.
         """
 
     @abstractmethod
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        """A new writer for one task attempt. Called in the task; ``subtask`` is its index in the batch."""
+        """A new writer for one task attempt. Called in the task; ``subtask`` is the task's index in the batch."""
 
     def ledger(self) -> Ledger | None:
-        """The ledger of committed batches, for sinks with a :class:`Committer`; by default there is none.
+        """The ledger of committed batches, for sinks with a :class:`Committer`; by default none.
 
-        For a target that is a folder, :class:`~connectors.core.folder.SinkFolder` has the ledger, the staging folders and
-        a publication that never overwrites; elsewhere ``FileLedger(storage_of(folder))`` with a folder per sink id.
+        If the target is a folder, use :class:`~connectors.core.folder.SinkFolder`: it has the ledger, the staging folders and
+        a publication that never overwrites. Elsewhere use ``FileLedger(storage_of(folder))`` with a folder per sink id.
         """
         return None
 
@@ -323,7 +323,7 @@ class Sink(ABC):
     def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
         """The ledgers of this system's sinks in ``target``, a path or URL as people type it; ``None`` for another system's.
 
-        ``options`` are other options of the sink that reaching the target takes (``user``, ``storageOptions``). Shown by
+        ``options`` are those that the sink needs to reach the target (``user``, ``storageOptions``). For
         ``python -m connectors ledger show TARGET``.
         """
         return None
@@ -337,7 +337,7 @@ Frame = Any
 """A ``pyspark.sql.DataFrame``; the core imports no Spark."""
 
 Offsets = list[Any] | dict[str, Any]
-"""The offset of each source as its JSON: in the order of the sources, or by their names where they have some."""
+"""The offset of each source as JSON: in the order of the sources, or by name if the sources have names."""
 
 
 class QueryRun(Protocol):
@@ -345,26 +345,26 @@ class QueryRun(Protocol):
 
     id: str
     ends_by_itself: bool
-    """True for ``availableNow`` and ``once``: the run ends when it has read what there was at its start."""
+    """True for ``availableNow`` and ``once``: the run ends when it has read the data present at its start."""
 
     def offsets(self, batch: int) -> Offsets | None:
-        """The offset of each source after ``batch``; ``None`` where Spark does not tell."""
+        """The offset of each source after ``batch``; ``None`` if Spark does not tell."""
 
     def wait(self, seconds: float) -> str:
-        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+        """Waits at most ``seconds`` for the end; returns ``"running"``, ``"ended"`` or ``"failed"``."""
 
 
 class FrameSink(Sink):
-    """A sink that does more with a whole DataFrame than with the rows of a task.
+    """A sink that can do more with a whole DataFrame than with the rows of a task.
 
     Only ``foreach_batch`` has whole DataFrames. It calls these methods on the driver; each has a default.
     """
 
     stages_frames: ClassVar[bool] = False
-    """True if :meth:`stage_frame` takes frames: their columns need no type in Arrow, and a batch has no checksum."""
+    """True if :meth:`stage_frame` takes frames. Their columns then need no Arrow type, and a batch has no checksum."""
 
     def use_hadoop(self, client_of: Callable[[str], Any]) -> None:
-        """Offers Spark's own client of file systems such as HDFS. Called first of all.
+        """Offers Spark's own client of file systems such as HDFS. Called before all other methods.
 
         ``client_of(url)`` is ``None`` on Spark Connect, where the driver has no JVM.
         """
@@ -377,14 +377,14 @@ class FrameSink(Sink):
         """
 
     def places_rows(self) -> bool:
-        """True if :meth:`placed` or a committer deals rows out to numbered tasks, which not every Spark can do."""
+        """True if :meth:`placed` or a committer distributes rows to numbered tasks, which not every Spark can do."""
         return False
 
     def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
-        """Refuses a batch whose plan is known to give other rows in a replay. Called before the batch is written."""
+        """Refuses a batch whose plan would give other rows in a replay. Called before the batch is written."""
 
     def placed(self, frame: Frame, schema: pa.Schema, batch: Batch) -> tuple[Sink, Frame]:
-        """The sink that writes the tasks' rows, and ``frame`` with its rows dealt out to tasks as that sink needs them."""
+        """The sink that writes the tasks' rows, and ``frame`` with its rows distributed to tasks as that sink needs."""
         return self, frame
 
     def stage_frame(self, frame: Frame, batch: Batch) -> list[Committable] | None:
@@ -393,7 +393,7 @@ class FrameSink(Sink):
 
 
 class HidingSink(FrameSink):
-    """A sink whose committed rows may stay hidden from readers for a while, such as files that are still to grow."""
+    """A sink that may hide committed rows from readers for a while, for example while small files grow."""
 
     @abstractmethod
     def hides_rows(self) -> bool:
@@ -401,9 +401,9 @@ class HidingSink(FrameSink):
 
     @abstractmethod
     def show_rows(self, query: str, ends_by_itself: bool) -> None:
-        """Shows what ``query`` has committed and still hides, as far as the options want that at the end of a query.
+        """Shows the committed rows of ``query`` that are still hidden, if the options ask for that at the end of a query.
 
-        Called after the end of any query of the session, and perhaps more than once. ``ends_by_itself`` is that of
+        Called after the end of any query of the session, perhaps more than once. ``ends_by_itself`` is that of
         :class:`QueryRun`.
         """
 
@@ -412,9 +412,9 @@ class FrameCommitter(GlobalCommitter):
     """A committer whose target takes a whole DataFrame in one transaction, ledger entry included. Nothing is staged."""
 
     counts_rows: ClassVar[bool] = False
-    """True if :meth:`commit_frame` counts the rows in the meter itself; else an ``Observation`` of the frame does.
+    """True if :meth:`commit_frame` itself counts the rows in the meter; else an ``Observation`` of the frame does.
 
-    Only then ``is_observed`` of a batch is true where its frame has observations of the user.
+    Only if it is true does ``is_observed`` of a batch say that its frame has observations of the user.
     """
 
     @abstractmethod
@@ -426,7 +426,7 @@ class FrameCommitter(GlobalCommitter):
 
 
 def check_guarantee(kind: type[Sink], values: Values) -> Iterator[Problem]:
-    """The problem of a guarantee that was asked for and cannot be had."""
+    """The problem of a requested guarantee that this configuration cannot give."""
     strongest, missing = kind.strongest(values)
     order = list(Guarantee)
     guarantee = values["guarantee"]

@@ -3,15 +3,15 @@
 ==========================  ======================  ============================================================
 part                        where it lives          what it does
 ==========================  ======================  ============================================================
-:class:`Source`             everywhere              the description: options, schema, boundedness; makes the rest
-:class:`SplitEnumerator`    driver                  where data begins and ends, and how a range is cut into splits
+:class:`Source`             everywhere              the description: options, schema, boundedness; makes the other parts
+:class:`SplitEnumerator`    driver                  finds where data begins and ends, and cuts a range into splits
 :class:`Split`              travels                 an immutable, self-contained range of one partition
 :class:`SplitReader`        executor                reads a split as Arrow record batches
-:class:`RecordEmitter`      executor                raw records to rows
+:class:`RecordEmitter`      executor                turns raw records into rows
 ==========================  ======================  ============================================================
 
-A *position* is small canonical JSON that says how far a source has been read. Everything that must survive a restart is
-in positions; enumerators and readers may be thrown away and made again at any time.
+A *position* is small canonical JSON that says how far a source has been read. Positions hold everything that must survive
+a restart; enumerators and readers may be discarded and made again at any time.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Position = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Split:
-    """A range of one partition of the external system: immutable, and complete in itself (start *and* end).
+    """A range of one partition of the external system: immutable and self-contained (start *and* end).
 
-    Subclass it as a frozen dataclass. Its text, which the fields give, names it in errors, and names its dead letters.
+    Subclass it as a frozen dataclass. Errors and dead letters name it by its text, which comes from the fields.
     """
 
 
@@ -48,7 +48,7 @@ SplitT = TypeVar("SplitT", bound=Split)
 
 @dataclass(frozen=True)
 class ReadLimit:
-    """At most this much in one micro-batch; ``None`` is no limit. A source declares the units that it knows."""
+    """The most that one micro-batch may read; ``None`` is no limit. A source declares the units that it respects."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -60,7 +60,7 @@ UNLIMITED = ReadLimit()
 
 @dataclass(frozen=True)
 class Predicate:
-    """A condition on a column: ``operator`` is one of =, >, >=, <, <=, with one value, or ``in``, with any number."""
+    """A condition on a column: ``operator`` is =, >, >=, < or <= with one value, or ``in`` with any number of values."""
 
     column: str
     operator: str
@@ -71,11 +71,11 @@ class Predicate:
 class Slice:
     """One task's share of the range ``start`` to ``end``: every ``of``-th split, beginning with number ``index``.
 
-    A slice is a piece of enumerator state, not a list of splits: the task makes its splits from it one by one, so a
+    A slice is a piece of enumerator state, not a list of splits. The task makes its splits from it one by one, so a
     range of a million splits costs no more memory than one of ten. ``parallelism`` is what the source asked for when
-    the range was planned; ``detail`` is for enumerators that override :meth:`SplitEnumerator.slices`. A batch read may be
-    run several times from one plan: ``run`` tells these apart, and is the same for all tasks of one; ``retried`` is true in
-    a task that was tried before.
+    the range was planned. ``detail`` is for enumerators that override :meth:`SplitEnumerator.slices`. Spark may run a batch
+    read several times from one plan: each run has its own ``run``, the same for all its tasks. ``retried`` is true in a
+    task that was tried before.
     """
 
     start: Position
@@ -89,28 +89,28 @@ class Slice:
 
 
 class SplitEnumerator(ABC, Generic[SplitT]):
-    """Finds out what there is to read and cuts it into splits. Lives on the driver, except for :meth:`splits`.
+    """Finds the data to read and cuts it into splits. Lives on the driver, except for :meth:`splits`.
 
-    Keep no state that matters in it: a restarted query gets a new one and only the positions that it returned before.
+    Keep no important state in it: a restarted query gets a new enumerator and only the positions that it returned before.
     """
 
     @abstractmethod
     def start(self) -> Position:
         """The position where a new query begins.
 
-        Called once for a query: the result goes into the checkpoint with the first batch, so it may depend on what
-        the system holds right now (its latest position, a group's committed offsets).
+        Called once for a query. The result goes into the checkpoint with the first batch, so it may depend on the present
+        state of the system (its latest position, a group's committed offsets).
         """
 
     @abstractmethod
     def head(self) -> Any:
-        """A description of the data that there is to read now. Any value; only :meth:`advance` looks at it.
+        """A description of the data that can be read now. Any value; only :meth:`advance` looks at it.
 
         Called before each micro-batch, and once for a batch read, which must not wait or hold anything back.
         """
 
     def freeze(self) -> Any:
-        """A description of the data to read now, for a query that ends when it has read that; by default :meth:`head`.
+        """The same for a query that ends when it has read this data; by default :meth:`head`.
 
         Raise :class:`~connectors.ground.errors.Misconfigured` for a source without an end: the query would never stop.
         """
@@ -120,22 +120,22 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     def advance(self, at: Position, head: Any, limit: ReadLimit) -> Position:
         """The position where the next batch ends: from ``at`` towards ``head``, within ``limit``.
 
-        Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is. Where
-        there are several partitions, share the limit fairly (:func:`~connectors.core.planning.fair_shares`). Raise
-        :class:`~connectors.ground.errors.DataLoss` if the system holds less than was already read.
+        Returns ``at`` itself if there is nothing to read, else advances by at least one record. If there are several
+        partitions, share the limit fairly (:func:`~connectors.core.planning.fair_shares`). Raise
+        :class:`~connectors.ground.errors.DataLoss` if the system holds less than the query has already read.
         """
 
     @abstractmethod
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[SplitT]:
-        """The splits between two positions, lazily, the same ones in the same order at each call.
+        """The splits between two positions, lazily: the same splits in the same order at each call.
 
-        Runs in tasks. It must depend on its arguments and the options alone, never on the state of the system, the
-        number of cores or the time; a replay after a failure would otherwise read something else. ``parallelism`` is
-        what the source asked for when the range was planned, and a hint only: more splits are shared among the tasks.
+        Runs in tasks. The splits must depend on the arguments and options alone, never on the state of the system, the
+        number of cores or the time. Otherwise a replay after a failure would read something else. ``parallelism`` is
+        what the source asked for when the range was planned. It is only a hint: tasks share any further splits.
         """
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        """The shares of the tasks. Override it only if the driver has to look something up to cut the range."""
+        """The shares of the tasks. Override it only if the driver must look something up to cut the range."""
         tasks = sum(1 for _ in islice(self.splits(start, end, parallelism), parallelism))
         return [Slice(start, end, index, tasks, parallelism) for index in range(tasks)]
 
@@ -144,32 +144,32 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         return islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of)
 
     def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
-        """The progress of each partition at ``at``, and what lies between it and ``head``; by default nothing is known.
+        """The progress of each partition at ``at``, and its lag behind ``head``; by default nothing is known.
 
-        For people and alerts only. Called after :meth:`advance`, on the driver: cheap, and without the system if possible.
+        For people and alerts only. Called on the driver after :meth:`advance`: keep it cheap, if possible without the system.
         """
         return ()
 
     def partition_of(self, split: SplitT) -> str:
-        """The partition of a split, named as in :meth:`progress`: rows are counted by it. By default there is one."""
+        """The partition of a split, named as in :meth:`progress`; metrics count rows by it. By default there is one."""
         return ""
 
     def committed(self, at: Position) -> None:
-        """All data up to ``at`` is in the sink. Called late, at times twice, and never for the last batch of a run."""
+        """Called when all data up to ``at`` is in the sink: late, sometimes twice, and never for a run's last batch."""
 
     def stop(self) -> None:
-        """A run of the query ends, on the driver, before :meth:`close`. Not called when the driver is killed."""
+        """Called on the driver at the end of a run, before :meth:`close`, but not if the driver is killed."""
 
     def close(self) -> None:
-        """Frees what the enumerator holds, on the driver and in tasks. Not called when the process is killed."""
+        """Frees the enumerator's resources, on the driver and in tasks. Not called if the process is killed."""
 
 
 class SplitReader(ABC, Generic[SplitT]):
     """Reads splits as Arrow record batches. Lives in a task; one reader reads one split at a time.
 
     A subclass with an ``__init__`` of its own calls this one, which makes ``awake``.
-    ``atomic`` marks a system whose splits cannot be resumed: such a split is read whole into memory before any of it is
-    handed on. ``fetchers`` is the number of splits that a task reads at the same time, each by a reader of its own.
+    ``atomic`` marks a system whose splits cannot be resumed: the task reads such a split into memory as a whole before it
+    passes on any row. ``fetchers`` is the number of splits that a task reads at the same time, each with its own reader.
     """
 
     atomic: ClassVar[bool] = False
@@ -183,16 +183,16 @@ class SplitReader(ABC, Generic[SplitT]):
 
     @abstractmethod
     def read(self, split: SplitT) -> Iterator[pa.RecordBatch]:
-        """The records of ``split``, in an order that is the same at each call. An empty split yields nothing.
+        """The records of ``split``, in the same order at each call. An empty split yields nothing.
 
-        Raise :class:`~connectors.ground.errors.Transient` for an outage: the read goes on, by :meth:`resume`, after a
-        pause. Anything else ends the task.
+        Raise :class:`~connectors.ground.errors.Transient` for an outage: after a pause the task continues by
+        :meth:`resume`. Any other error ends the task.
         """
 
     def resume(self, split: SplitT, records: int) -> Iterator[pa.RecordBatch]:
-        """``split`` without its first ``records`` records, which were handed on before an outage.
+        """The records of ``split`` after the first ``records``, which were passed on before an outage.
 
-        By default it reads from the beginning and drops them; override it where the system can seek.
+        By default it reads from the beginning and drops those; override it if the system can seek.
         """
         for batch in self.read(split):
             if records < batch.num_rows:
@@ -200,31 +200,31 @@ class SplitReader(ABC, Generic[SplitT]):
             records = max(0, records - batch.num_rows)
 
     def counts(self) -> Mapping[str, int]:
-        """Numbers of the split that was read last, for the query's table; by default none."""
+        """Counts of the split that was read last, for the query's table; by default none."""
         return {}
 
     def wake_up(self) -> None:
-        """Makes a blocked :meth:`read` return soon. Comes from another thread. A read that waits must watch ``awake``."""
+        """Makes a blocked :meth:`read` return soon. Called from another thread. A read that waits must watch ``awake``."""
         self.awake.set()
 
     def close(self) -> None:
-        """Frees what :meth:`open` made. Called once, also after a failure, and also where :meth:`open` itself failed."""
+        """Frees what :meth:`open` made. Called once, also after a failure, and also if :meth:`open` itself failed."""
 
 
 class SeekingReader(SplitReader[SplitT]):
-    """Reads a split from positions inside it on, so that a read goes on after an outage where it has stood."""
+    """A reader that can start at positions inside a split: after an outage it continues from the newest one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._split: SplitT | None = None
         self._mark: tuple[int, Any] = (0, None)
-        """How many records of the split there are up to the newest position that is known, and this position."""
+        """The number of records up to the newest known position inside the split, and this position."""
 
     @abstractmethod
     def read_after(self, split: SplitT, position: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
         """The records after ``position``, or all of them (``None``), each batch with the position after it.
 
-        That is ``None`` where no read can begin there: one that goes on begins at the last position before.
+        That position is ``None`` if no read can start there; a resumed read then starts at the last position before it.
         """
 
     def read(self, split: SplitT) -> Iterator[pa.RecordBatch]:
@@ -243,9 +243,9 @@ class SeekingReader(SplitReader[SplitT]):
 
 
 class RecordEmitter(ABC):
-    """Makes rows of raw records. Idempotent: after a failure it may see the same records again.
+    """Turns raw records into rows. It must be idempotent: after a failure it may see the same records again.
 
-    It counts in ``bad`` the records that it leaves out, and in ``dead_letters`` those of them that it sets aside.
+    It counts in ``bad`` the records that it leaves out, and in ``dead_letters`` those of them that it writes as dead letters.
     """
 
     bad: int = 0
@@ -253,10 +253,10 @@ class RecordEmitter(ABC):
 
     @abstractmethod
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
-        """The rows of ``records``, in the schema that the source declares."""
+        """The rows of ``records`` in the schema that the source declares."""
 
     def finish(self, split: Split) -> None:  # noqa: B027
-        """The last record of ``split`` was emitted. Not called for a split that failed."""
+        """Called after the last record of ``split``, but not if the split failed."""
 
 
 LIMIT_OPTIONS: Mapping[str, Options] = {
@@ -285,27 +285,27 @@ class Source(ABC):
             def enumerator(self): return TickEnumerator(self.values["end"])
             def reader(self, schema): return TickReader()
 
-    ``max_parallelism`` declares how many connections the system allows; ``numPartitions`` above it is an error.
+    ``max_parallelism`` is the number of connections that the system allows; a higher ``numPartitions`` is an error.
     """
 
     name: ClassVar[str]
     """The format is ``connectors.<name>``."""
     schema: str = ""
-    """The columns, as SQL text; a property or attribute set in ``__init__`` where it depends on the options."""
+    """The columns as SQL text; if they depend on the options, a property or an attribute set in ``__init__``."""
     options: ClassVar[Options] = Options()
     limits: ClassVar[tuple[str, ...]] = ("rows",)
     """The units of :class:`ReadLimit` that :meth:`SplitEnumerator.advance` respects."""
     max_parallelism: ClassVar[int | None] = None
     position_unit: ClassVar[str] = ""
-    """The unit of positions, such as ``bytes``, where a :class:`PartitionProgress` has no ``lag_records``."""
+    """The unit of positions, such as ``bytes``, if a :class:`PartitionProgress` has no ``lag_records``."""
     conditions: ClassVar[str] = ""
-    """The conditions of exactly-once in the system, in one line; shown in the table of guarantees, and nowhere compared."""
+    """The system's conditions for exactly-once, in one line for the table of guarantees; no code compares them."""
     extensions: ClassVar[Any] = None
-    """Parts of the user's own that the source finds by name: the pickle of a format or of a source brings them along."""
+    """The user's own parts that the source finds by name; the pickle of a format or source contains them."""
     batch_only: ClassVar[str] = ""
-    """Why the source cannot be a stream, such as "a scan does not say what is new"; empty where it can."""
+    """Why the source cannot be a stream, such as "a scan does not say what is new"; empty if it can."""
     bounded: bool = True
-    """True when the source ends: it can then be read as a batch."""
+    """True if the source ends and can therefore be read as a batch."""
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         self.values = values
@@ -314,7 +314,7 @@ class Source(ABC):
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
-        """The source of what a user typed. Raises :class:`~connectors.ground.errors.Misconfigured` with every problem."""
+        """The source with the options ``typed``. Raises :class:`~connectors.ground.errors.Misconfigured` with all problems."""
         values = cls.known_options().parse(f"connectors.{cls.name}", typed, cls.check, "source")
         if streaming and cls.batch_only:
             problem = Problem("format", f"is read as a batch only: {cls.batch_only}.")
@@ -323,7 +323,7 @@ class Source(ABC):
 
     @classmethod
     def known_options(cls) -> Options:
-        """The options that a user may set: those of every source, and the connector's own."""
+        """The options that a user may set: those of every source and the connector's own."""
         known = SOURCE_OPTIONS
         for unit in cls.limits:
             known |= LIMIT_OPTIONS[unit]
@@ -331,18 +331,18 @@ class Source(ABC):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        """The problems of options that are each right by themselves, by default none. No contact with the system."""
+        """Problems between options that are each valid alone; by default none. Does not contact the system."""
         return iter(())
 
     @property
     def pushes_filters(self) -> bool:
-        """True if a batch read leaves rows out by itself, as :meth:`push_filters` is told to."""
+        """True if a batch read can leave out rows by the conditions of :meth:`push_filters`."""
         return False
 
     def push_filters(self, predicates: Sequence[Predicate]) -> Sequence[Predicate]:
-        """Conditions that hold for all rows that are asked for. Returns those of them that the source sees to by itself.
+        """Takes conditions that all requested rows meet. Returns those that the source applies itself.
 
-        Called once, before the read is planned, in a session where Spark's ``pushFilters`` is on; remember what is needed in
+        Called once, before the read is planned, in a session where Spark's ``pushFilters`` is on. Store what you need in
         attributes, which travel to the tasks.
         """
         return ()
@@ -358,7 +358,7 @@ class Source(ABC):
 
     @abstractmethod
     def reader(self, schema: pa.Schema) -> SplitReader[Any]:
-        """A new reader of rows of ``schema`` (the raw ones where the source has an emitter)."""
+        """A new reader of rows of ``schema`` (of raw records if the source has an emitter)."""
 
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
         """The emitter that turns raw records into rows of ``schema``; ``None`` when the reader yields rows."""
@@ -367,7 +367,7 @@ class Source(ABC):
     def parallelism(self) -> int:
         """The number of tasks that read a batch: ``numPartitions``, else 2, within ``max_parallelism``.
 
-        It is written into the offset, so that a replay cuts as the first try did, whatever it is by then.
+        The offset records it, so that a replay cuts the range as the first try did, even if the option has changed.
         """
         readers = int(self.values.get("numPartitions") or 2)
         return min(readers, self.max_parallelism or readers)

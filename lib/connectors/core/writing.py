@@ -1,4 +1,4 @@
-"""Writing in a task: its rows go to a writer, which stages them and removes its stage if it fails."""
+"""Writing in a task: passes its rows to a writer, which stages them, or removes its stage if it fails."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .sink import Sink, SinkWriter
 
 
 def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
-    """Stages the rows of one task attempt. Raises the error of the writer, with the place where it happened."""
-    sink.refuse_frame(schema, placed=True)  # whether rows are placed as they need it, only the driver knows
+    """Stages the rows of one task attempt. Raises the writer's error, with the batch and task where it happened."""
+    sink.refuse_frame(schema, placed=True)  # only the driver knows whether rows are placed as the sink needs
     writer = sink.writer(batch, schema, subtask)
     try:
         for records in rows:
@@ -25,7 +25,7 @@ def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Itera
                 writer.write(records)
         return _with_rejects(writer, writer.prepare())
     except BaseException as error:
-        with contextlib.suppress(Exception):  # the first error goes on
+        with contextlib.suppress(Exception):  # the first error is raised
             writer.abort()
         if isinstance(error, ConnectorError):
             raise error.located(f"connectors.{sink.name}", f"{batch}, task {subtask}") from None
@@ -41,7 +41,7 @@ def _with_rejects(writer: SinkWriter, staged: Committable) -> Committable:
 
 
 class ArrowStage:
-    """The rows of a task attempt in a hidden Arrow file, for a driver that hands them to the target.
+    """The rows of a task attempt in a hidden Arrow file, for a driver that passes them to the target.
 
     The first rows create the file; ``rows`` is how many it holds.
     """
@@ -61,7 +61,7 @@ class ArrowStage:
     @staticmethod
     @contextlib.contextmanager
     def reader(folder: SinkFolder, attempt: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
-        """The rows of ``attempt``. Raises :class:`Fatal` where the driver does not find them."""
+        """The rows of ``attempt``. Raises :class:`Fatal` if the driver does not find them."""
         try:
             file = folder.open(_name(folder, attempt))
         except FileNotFoundError:
@@ -94,13 +94,13 @@ class ArrowStage:
 
 
 class StageWriter(SinkWriter):
-    """A writer that stages rows in an :class:`ArrowStage`; a subclass gives it some in ``write``."""
+    """A writer that stages rows in an :class:`ArrowStage`; a subclass passes them to it in ``write``."""
 
     def __init__(self, folder: SinkFolder, batch: Batch) -> None:
         self.staged = ArrowStage(folder, batch.attempt())
 
     def prepare(self) -> Committable:
-        """Names the attempt as ``file``, if it has rows."""
+        """Completes the file. The committable names the attempt as ``file`` if it has rows."""
         self.staged.close()
         return Committable(self.staged.rows, {"file": self.staged.attempt} if self.staged.rows else {})
 

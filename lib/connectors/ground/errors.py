@@ -8,11 +8,11 @@
     ├── Transient            an outage or throttling: the same call may work later
     ├── Poison               one record that can never succeed: skip it or set it aside
     └── Fatal                going on would lose or double data: a person must decide
-        ├── DataLoss         data that was promised is no longer there
+        ├── DataLoss         promised data no longer exists
         ├── StateError       a checkpoint or ledger that cannot be read, or of a newer version
         └── CommitRefused    the ledger contradicts this batch (replay, unknown query, lost ledger)
 
-Every error survives pickling with all its attributes, because most are raised in a worker process and read in another.
+Every error survives pickling with all its attributes, because workers raise most errors and other processes show them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 
 class ConnectorError(Exception):
-    """The root. ``connector``, ``where`` (a split, batch or file) and ``way_out`` are added to the message when given."""
+    """The root. Its message adds ``connector``, ``where`` (a split, batch or file) and ``way_out`` if they are given."""
 
     def __init__(self, message: str, *, connector: str = "", where: str = "", way_out: str = "") -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class ConnectorError(Exception):
         self.way_out = way_out
 
     def located(self, connector: str, where: str = "") -> ConnectorError:
-        """This error with the place where it happened. The place that an inner layer has set stays."""
+        """This error with the place where it happened. A place that an inner layer has set stays."""
         self.connector = self.connector or connector
         self.where = self.where or where
         return self
@@ -63,14 +63,14 @@ def _rebuild(kind: type[ConnectorError], args: tuple[Any, ...], state: dict[str,
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing that is wrong with a configuration: the ``option`` as the user knows it, and what to do about it."""
+    """One problem of a configuration: the ``option`` as the user knows it, and what to do about it."""
 
     option: str
     text: str
 
 
 class Misconfigured(ConnectorError):
-    """Options that are wrong, missing, unknown or contradictory; ``problems`` holds every one of them."""
+    """Options that are wrong, missing, unknown or contradictory; ``problems`` lists all of them."""
 
     def __init__(self, connector: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -88,13 +88,13 @@ def _listed(connector: str, problems: Sequence[Problem]) -> str:
 
 
 class MissingFeature(ConnectorError):
-    """The running Spark lacks what a feature needs; the message names the Spark, and the runtime or version, that has it."""
+    """The running Spark lacks what a feature needs; the message names the Spark version or runtime that has it."""
 
 
 class Transient(ConnectorError):
-    """An outage, a timeout or throttling; ``retry_after`` is in seconds, when the system said how long to wait.
+    """An outage, a timeout or throttling. ``retry_after`` is in seconds, if the system said how long to wait.
 
-    ``is_waited_for``: an inner layer has waited for ``outageTimeout`` already, so no outer one does.
+    ``is_waited_for``: an inner layer has already waited ``outageTimeout``, so outer layers do not.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Transient(ConnectorError):
         self.is_waited_for = is_waited_for
 
     def state(self) -> dict[str, Any]:
-        """The error as JSON, for a process that reads it as a value; :meth:`of` makes it again."""
+        """The error as JSON, for a process that reads it as a value; :meth:`of` restores it."""
         names = ("message", "connector", "where", "way_out", "retry_after", "is_waited_for")
         return {name: getattr(self, name) for name in names}
 
@@ -127,10 +127,10 @@ class Fatal(ConnectorError):
 
 
 class DataLoss(Fatal):
-    """Positions that were promised no longer exist: a truncated file, expired records, a recreated topic."""
+    """Promised positions no longer exist: a truncated file, expired records, a recreated topic."""
 
     def report(self, log: logging.Logger, *, fails: bool) -> None:
-        """Raises this error; a warning in ``log`` where the user goes on without what is lost (``failOnDataLoss=false``)."""
+        """Raises this error; only warns in ``log`` if the user accepts the loss (``fails`` is ``failOnDataLoss``)."""
         if fails:
             raise self from None
         self.way_out = ""  # the user has taken it
@@ -142,8 +142,8 @@ class StateError(Fatal):
 
 
 class CommitRefused(Fatal):
-    """The ledger of a target contradicts the batch that is to be written; the message names the option that decides."""
+    """The ledger of a target contradicts the batch to be written; the message names the option that decides."""
 
 
 PERMANENT: Final = (Misconfigured, MissingFeature, DataLoss, StateError, CommitRefused)
-"""Errors that no retry mends: a person must correct or decide something first. A plain :class:`Fatal` may end with its run."""
+"""Errors that no retry cures: a person must first correct or decide something. A plain :class:`Fatal` may end with its run."""

@@ -1,10 +1,10 @@
-"""Options of a connector: declared once, read from what a user typed, with every problem reported in one error.
+"""Options of a connector: declared once, parsed from the user's text, with every problem in one error.
 
 A connector declares ``Options(start=Int(1), end=Int(None), numPartitions=Int(2, at_least=1))`` and reads
 ``Options.parse("connectors.sequence", typed)``: a :class:`Values` whose keys are case-insensitive. A default of
-``None`` means "not given", and so does an empty text there, or where the default is an empty list or object. :data:`REQUIRED`
-means that the user must give it. An option that holds a secret takes a reference ``{{secrets/scope/key}}`` in its place: the
-library looks the secret up where it is used, so that Spark's plans and pages show the reference.
+``None`` means "not given". So does an empty text if the default is ``None`` or an empty list or object. :data:`REQUIRED`
+means that the user must give the option. Instead of a secret, the user may give a reference ``{{secrets/scope/key}}``: the
+library looks the secret up where it is used, so that Spark's plans and pages show only the reference.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .relations import relation_problems
 from .secrets import filled
 
 REQUIRED: Final = object()
-"""The default of an option that has none."""
+"""The default of an option that the user must give."""
 
 _SECRET: Final = re.compile(
     r"password|passphrase|passwd|pwd$|secret|token|credential|(^|[._-])sas$|api[._-]?key$|(private|access|account)[._-]?key$"
@@ -33,30 +33,30 @@ _SECRET: Final = re.compile(
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)
 _SECRET_PLACE: Final = r"""(?i:(?:password|passphrase|passwd|pwd|secret|token|key)[\\"']*\s*[:=]\s*[\\"']*|://[^\s:/@]*:)"""
 _WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4}))"
-"""Also behind a character as a URL or a text of JSON writes it."""
+"""Where a word starts, also after a character that a URL or JSON has escaped."""
 _WORD, _ANYWHERE = 4, 8
-"""Characters from which a secret is replaced where it is a word, and inside of words."""
+"""The lengths from which a secret is replaced as a whole word, and from which also inside words."""
 _SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key|sig)=|[?&]code=)([^&;\s]+)", re.IGNORECASE)
-"""Also a signature or a code in a link, which lets in whoever has it."""
+"""Includes a signature or code in a link, which gives access to anybody who has the link."""
 
 
 def is_secret(option: str) -> bool:
-    """True for options whose value must never be shown: ``password``, ``apiKey``, a private key, any key with token in it …"""
+    """True for options whose value must never be shown: ``password``, ``apiKey``, a private key, any name with token …"""
     return _SECRET.search(option) is not None
 
 
 def redacted(option: str, value: object) -> str:
-    """``value`` as it may appear in a message, in quotes: :func:`masked`."""
+    """:func:`masked` in quotes, for a message."""
     return repr(masked(option, value))
 
 
 def masked(option: str, value: object) -> str:
-    """``value`` as it may be shown: secrets hidden, user info and passwords cut out of URLs and connection strings."""
+    """``value`` without secrets: hidden as a whole, or user info and passwords cut out of URLs and connection strings."""
     return "***" if is_secret(option) else _SECRET_PART.sub(r"\1***", _USER_INFO.sub(r"\1***@", str(value)))
 
 
 def secrets_in(option: str, value: str) -> list[str]:
-    """The texts of ``value`` that :func:`masked` hides, for messages of others that quote them."""
+    """The parts of ``value`` that :func:`masked` hides, to hide them in messages of other libraries too."""
     if is_secret(option):
         return [value]
     passwords = [match[2].partition(":")[2] for match in _USER_INFO.finditer(value)]
@@ -66,11 +66,11 @@ def secrets_in(option: str, value: str) -> list[str]:
 def masker(secrets: Sequence[str]) -> Callable[[str], str]:
     """A function that replaces each of ``secrets`` in a text, also as Python, JSON and URLs write it, and line by line.
 
-    Below eight characters, or of letters alone, it is replaced where it is a whole word: "test" stays in "latest". Below four
-    it is replaced only behind the name of a secret and in the login of a URL: what is missing elsewhere would tell it.
+    A secret below eight characters, or of letters only, is replaced only as a whole word: "test" stays in "latest". Below
+    four, only after the name of a secret and in the login of a URL, because gaps elsewhere would reveal it.
     """
     lines = [line.strip() for text in secrets for line in text.splitlines()]
-    texts = [*secrets, *(line for line in lines if len(line) >= _ANYWHERE)]  # what is shorter, such as a brace, tells nothing
+    texts = [*secrets, *(line for line in lines if len(line) >= _ANYWHERE)]  # a shorter line, such as a brace, reveals nothing
     forms = sorted({form for text in texts for form in _written_forms(text) if form.strip()}, key=len, reverse=True)
     short = [re.escape(form) for form in forms if len(form) < _WORD]
     patterns = [_pattern(form) for form in forms if len(form) >= _WORD]
@@ -95,13 +95,13 @@ def _written_forms(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be".
+    """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase that continues "must be".
 
     ``meaning`` is its line in the reference; ``carrier`` the only way to write that uses it (``foreach_batch``, ``df.write``).
 
-    Of other options say conditions, as :mod:`connectors.ground.relations` reads them: where one of ``needed_by`` holds it must
-    be given; given, each of ``only_with`` must hold and none of ``excludes``. A number must be ``above`` that of another option
-    or ``not_above`` it. Of the option and its ``alternatives`` exactly one must be given.
+    The other fields are conditions on other options, as :mod:`connectors.ground.relations` reads them. If one of ``needed_by``
+    holds, the option must be given. If it is given, each of ``only_with`` must hold and none of ``excludes``. A number must be
+    ``above`` that of another option, or ``not_above`` it. Of the option and its ``alternatives`` exactly one must be given.
     """
 
     default: Any = None
@@ -122,17 +122,17 @@ class Option:
         return ()
 
     def problems(self, name: str, values: Mapping[str, Any]) -> Iterator[Problem]:
-        """What is wrong with the value under ``name`` in the light of others, beside its relations."""
+        """Problems of the value under ``name`` together with other values, except those of its relations."""
         return iter(())
 
     def accepts(self) -> str:
-        """A phrase for what a user may write, for the reference."""
+        """The allowed values as a phrase for the reference."""
         return "text"
 
 
 @dataclass(frozen=True)
 class Text(Option):
-    """Text as it is; where there is a ``pattern``, all of it must match, and it is ``expected`` then."""
+    """Text as it is. If there is a ``pattern``, the whole text must match; ``expected`` describes it in the error."""
 
     pattern: str = ""
     expected: str = ""
@@ -182,7 +182,7 @@ class Flag(Option):
 
 @dataclass(frozen=True)
 class Choice(Option):
-    """One of ``among``, in any case; the value is spelled as declared."""
+    """One of ``among``, in upper or lower case; the value is spelled as declared."""
 
     among: tuple[str, ...] = ()
 
@@ -214,7 +214,7 @@ class Names(Option):
 
 @dataclass(frozen=True)
 class Json(Option):
-    """JSON of one ``kind``: an object (``dict``) or a list. ``words`` are what its objects may have, each by a heading."""
+    """JSON of one ``kind``: an object (``dict``) or a list. ``words`` has the options of its objects, by heading."""
 
     kind: type = dict
     words: Mapping[str, Options] = field(default_factory=dict, kw_only=True, compare=False)
@@ -313,13 +313,13 @@ class Size(Option):
 
 
 class Values(Mapping[str, Any]):
-    """The options of one connector, parsed; keys in any case. :meth:`is_set` tells what the user typed from a default."""
+    """The parsed options of one connector; keys in any case. :meth:`is_set` tells typed values from defaults."""
 
     def __init__(self, values: Mapping[str, Any], names: frozenset[str], extra: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in values.items()}
         self._names = names
         self.extra = dict(extra)
-        """Options passed through to the system as they are, by lower-case key (``kafka.*``)."""
+        """Options that pass through to the system unchanged, by lower-case key (``kafka.*``)."""
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name.lower()]
@@ -339,16 +339,15 @@ Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
 
 
 def usage(*, placed: bool) -> str:
-    """The phrase for giving the option ``{name}``: to ``foreach_batch``, whose rows can be ``placed``, or to a format."""
+    """A phrase that says how to give the option ``{name}``: to ``foreach_batch`` (``placed``) or to a format."""
     return 'in the options of foreach_batch: {{"{name}": …}}' if placed else 'by .option("{name}", …)'
 
 
 class Options:
     """The options that a connector knows.
 
-    ``through`` has the prefixes of options passed to the system unread, perhaps with their meanings. ``check`` yields problems
-    of several options together that no relation states; both are looked for when every single option is right. ``refused`` maps
-    an option that users may bring from Spark to the reason why it is not supported. ``alias`` maps another name of an option to
+    ``through`` has the prefixes of options that pass to the system unread, perhaps with their meanings. ``refused`` maps an
+    option that users may know from Spark to the reason why it is not supported. ``alias`` maps another name of an option to
     its own.
     """
 
@@ -370,7 +369,7 @@ class Options:
         self.other_names = dict(alias or {})
 
     def __or__(self, other: Options) -> Options:
-        """Both, where ``other`` wins: how a connector extends the common options."""
+        """The options of both; ``other`` wins. A connector extends the common options so."""
         joined = Options({**self.declared, **other.declared}, through={**self.through, **other.through})
         joined.refused = {**self.refused, **other.refused}
         joined.alias = {**self.alias, **other.alias}
@@ -378,7 +377,7 @@ class Options:
         return joined
 
     def knows(self, name: str) -> bool:
-        """True if an option is called ``name``."""
+        """True if ``name`` is an option, an alias, or has a prefix of ``through``."""
         key = self.alias.get(name.lower(), name).lower()
         return key in {declared.lower() for declared in self.declared} or key.startswith(tuple(self.through))
 
@@ -391,8 +390,9 @@ class Options:
         *,
         placed: bool = False,
     ) -> Values:
-        """The values of what a user typed. Raises :class:`Misconfigured` with every problem found.
+        """The values of the options ``typed``. Raises :class:`Misconfigured` with every problem found.
 
+        Relations, and problems between options that ``check`` yields, are looked for only if each option alone is valid.
         ``placed`` is that of :func:`usage`.
         """
         by_key = {name.lower(): name for name in self.declared}
@@ -425,9 +425,9 @@ class Options:
             return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
         option, text, has_secret = self.declared[name], _as_text(raw), is_secret(name)
         try:
-            if has_secret and not isinstance(option, Json):  # in JSON last: it may hold any sign
+            if has_secret and not isinstance(option, Json):  # in JSON after parsing: a secret may hold any character
                 text, has_secret = filled(text), False
-            if not text and option.default in (None, (), [], {}):  # as a job hands over a parameter that nobody has filled in
+            if not text and option.default in (None, (), [], {}):  # a job passes an empty parameter so
                 return []
             value = option.parse(text)
             values[name] = filled(value) if has_secret else value
@@ -449,7 +449,7 @@ class Options:
         return [Problem(name, f"missing; give it {usage.format(name=name)}.") for name in missing]
 
     def _unknown(self, key: str, kind: str) -> str:
-        """Names are compared by their letters: Spark hands keys over in lower case, and a dot is easily left out."""
+        """The error for an unknown option. Compares letters only: Spark passes keys in lower case, and dots get lost."""
         by_letters = {_letters(name): target for name, target in self.alias.items()}
         by_letters.update((_letters(name), name) for name in self.declared)
         letters = _letters(key)
@@ -461,7 +461,7 @@ class Options:
 
 
 def with_keywords(options: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """``options``, and those that are given as keywords of Python: ``file_format`` is ``fileFormat``."""
+    """``options``, and those given as Python keywords: ``file_format`` is ``fileFormat``."""
     return {**(options or {}), **{_camel(name): value for name, value in keywords.items()}}
 
 

@@ -1,9 +1,9 @@
-"""Retries, outages and circuit breakers. The waiting itself is tenacity's.
+"""Retries, outages and circuit breakers. Tenacity does the waiting of retried calls.
 
-Two limits hold for a call. ``retry.*`` is for a single request: so many tries, with pauses that grow. An *outage* is a
-system that stays away longer than that, such as a database that is restarted: a query which has reached the system before
-goes on trying for ``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` holds. A
-circuit breaker spares a service that fails again and again: its callers get an error at once.
+A call has two limits. ``retry.*`` is for a single request: a number of tries, with growing pauses. If a system is down for
+longer, such as a database that restarts, that is an *outage*: a query that has reached the system before keeps trying for
+``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` applies to it. A circuit
+breaker protects a service that fails again and again: its callers get an error at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 _log = logging.getLogger("connectors")
 _STOP_SECONDS: Final = 0.5
-"""The seconds within which a wait notices that its query was stopped."""
+"""The seconds after which a wait notices that its query was stopped."""
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """The seconds of a header ``Retry-After``, which has a number or a date; ``None`` where it has neither."""
+    """The seconds in a ``Retry-After`` header, which holds a number or a date; ``None`` if it holds neither."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
@@ -42,16 +42,16 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 class RetryObserver:
-    """Hears of each further try and of outages; the methods here do nothing."""
+    """Is told of each further try and of outages; the methods here do nothing."""
 
     def retried(self) -> None:
-        """One more try begins after an outage."""
+        """Called when one more try begins after an outage."""
 
     def waits(self, outage: Transient, since: float, next_try: float) -> None:
-        """The system has been away ``since``, and its return is waited for; both times in seconds since 1970."""
+        """Called at the start of each pause in an outage that began at ``since``; both times are seconds since 1970."""
 
     def resumed(self) -> None:
-        """The wait is over."""
+        """Called when the wait is over."""
 
 
 _observer: ContextVar[RetryObserver] = ContextVar("retry_observer")
@@ -60,7 +60,7 @@ _is_stopped: ContextVar[Callable[[], bool]] = ContextVar("is_stopped")
 
 @contextlib.contextmanager
 def observed_retries(observer: RetryObserver) -> Iterator[None]:
-    """Inside, ``observer`` hears of the retries of :class:`RetrySettings` and :class:`Backoff` in this thread."""
+    """Inside, :class:`RetrySettings` and :class:`Backoff` tell ``observer`` of their retries in this thread."""
     outer = _observer.set(observer)
     try:
         yield
@@ -70,7 +70,7 @@ def observed_retries(observer: RetryObserver) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """Inside, a wait for a system ends with :class:`Transient` when ``is_stopped`` says that nobody waits any more."""
+    """Inside, a wait for a system ends with :class:`Transient` as soon as ``is_stopped`` returns true."""
     outer = _is_stopped.set(is_stopped)
     try:
         yield
@@ -79,7 +79,7 @@ def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
 
 
 def retry_observer() -> RetryObserver:
-    """The observer of retries in this thread, for code that tries again by other means."""
+    """The observer of retries in this thread, for code with retries of its own."""
     return _observer.get(RetryObserver())
 
 
@@ -98,10 +98,10 @@ RETRY_OPTIONS = Options(
 
 @dataclass(frozen=True)
 class RetrySettings:
-    """``max_retries`` tries after the first one; the pauses (seconds) grow by ``multiplier``; jitter only shortens them.
+    """``max_retries`` tries after the first one. The pauses (seconds) grow by ``multiplier``; jitter only shortens them.
 
-    After that the tries go on while less than ``outage_timeout`` seconds have passed since the first failure. A system that
-    says when to come again (``retry_after``) is heeded for ``longest_wait`` seconds since then, also if it is asked first.
+    After them the tries go on until ``outage_timeout`` seconds have passed since the first failure. If the system asks for a
+    pause longer than ``max_backoff`` (``retry_after``), the limit is ``longest_wait`` instead, also at first contact.
     """
 
     max_retries: int = 5
@@ -124,28 +124,28 @@ class RetrySettings:
         )
 
     def of_first_contact(self) -> RetrySettings:
-        """The same for a system that has not answered yet."""
+        """The settings for a system that has not answered yet: without ``outage_timeout``."""
         return replace(self, outage_timeout=0.0)
 
     def pause(self, failures: int, outage: BaseException | None = None) -> float:
-        """Seconds to wait after so many failures in a row; what the system asked for (``retry_after``) wins, if it is a pause.
+        """Seconds to wait after so many failures in a row. A pause that the system asked for (``retry_after``) wins.
 
-        No seconds, or a date that has passed by this machine's clock, are none: all tries would be over in a moment.
+        A ``retry_after`` of zero, or a date in the past by this machine's clock, is ignored: it would use up all tries at once.
         """
         if isinstance(outage, Transient) and outage.retry_after is not None and outage.retry_after > 0:
             return min(outage.retry_after, max(self.max_backoff, self.longest_wait))
-        steps = min(failures - 1, 64)  # enough for any maximum, and no overflow after a long outage
+        steps = min(failures - 1, 64)  # enough for any maximum; no overflow after a long outage
         full = min(self.max_backoff, self.initial_backoff * self.multiplier**steps)
         return full * machine.uniform(0.5, 1.0)
 
     def patience(self, pause: float) -> float:
-        """The seconds since the first failure that may pass where no tries are left, or the system wants such a long pause."""
+        """The seconds since the first failure after which a call fails, once no tries are left or ``pause`` is too long."""
         return self.longest_wait if pause > self.max_backoff else self.outage_timeout
 
     def call(self, work: Callable[[], T]) -> T:
-        """Returns the result of ``work``, tried again while it raises :class:`Transient`; the last one is raised."""
+        """Returns the result of ``work``. Retries it while it raises :class:`Transient`, and raises the last one."""
         try:
-            return work()  # without tenacity, which costs more than many a call
+            return work()  # without tenacity, which costs more than some calls
         except Transient as outage:
             failed = [outage]
 
@@ -170,8 +170,8 @@ class RetrySettings:
 
 
 class Backoff:
-    """The failures of one outage, for a loop that cannot be left, such as a generator: :meth:`wait` after each failure,
-    :meth:`reset` on progress. It keeps no exception, whose frames would keep connections open.
+    """The failures of one outage, for a loop that must retry itself, such as a generator: :meth:`wait` after each failure,
+    :meth:`reset` on progress. It stores no exception, because its frames would keep connections open.
     """
 
     def __init__(self, retry: RetrySettings | None = None, observer: RetryObserver | None = None) -> None:
@@ -188,7 +188,7 @@ class Backoff:
         self.failures, self._is_waiting = 0, False
 
     def pause(self, outage: BaseException | None) -> float:
-        """Counts a failure and gives the seconds until the next try. Raises ``outage`` where there is none."""
+        """Counts a failure and returns the seconds until the next try. Raises ``outage`` if no try is left."""
         if isinstance(outage, Transient) and outage.is_waited_for:
             raise outage
         self.failures += 1
@@ -211,7 +211,7 @@ class Backoff:
         return seconds
 
     def sleep(self, seconds: float) -> None:
-        """Passes a pause. Raises :class:`Transient` when nobody waits any more."""
+        """Sleeps for a pause. Raises :class:`Transient` if the query is stopped meanwhile."""
         until = machine.monotonic() + seconds
         while (left := until - machine.monotonic()) > 0:
             if self._is_stopped():
@@ -219,19 +219,19 @@ class Backoff:
             machine.sleep(min(left, _STOP_SECONDS))
 
     def wait(self, outage: Transient, awake: threading.Event) -> None:
-        """Waits, or raises ``outage`` when no try is left or ``awake`` says that nobody waits any more."""
+        """Waits. Raises ``outage`` if no try is left, or if ``awake`` is set because nobody waits any more."""
         if awake.wait(self.pause(outage)):
             raise outage
 
 
 def log_outage(outage: Transient, since: float, retry: RetrySettings) -> None:
-    """Warns of a system that is waited for, ``since`` a time in seconds since 1970."""
+    """Logs a warning that the query waits for a system; ``since`` is in seconds since 1970."""
     text = "waiting since %s for a system that is away (outageTimeout is %g s): %s"
     _log.warning(text, _clock(since), retry.outage_timeout, outage)
 
 
 def outage_error(outage: Transient, failures: int, away: float, retry: RetrySettings) -> Transient:
-    """``outage`` at the end of all tries: its message says how long they took where ``outageTimeout`` was waited for."""
+    """The error at the end of all tries: ``outage``, which says how long they took if ``outageTimeout`` applied."""
     if retry.outage_timeout > 0 and failures > 1:
         since = _clock(machine.time() - away)
         longer = f", longer than outageTimeout, {retry.outage_timeout:g} s" if away >= retry.outage_timeout else ""
@@ -247,9 +247,9 @@ def _clock(at: float) -> str:
 
 
 class Contact:
-    """Calls to a system, each tried again as :class:`RetrySettings` says.
+    """Calls to a system, each retried as :class:`RetrySettings` says.
 
-    ``outage_timeout`` holds once the system has answered. ``reached``: the system has answered before.
+    ``outage_timeout`` applies once the system has answered. ``reached``: the system has answered before.
     """
 
     def __init__(self, retry: RetrySettings, *, reached: bool = False) -> None:
@@ -261,7 +261,7 @@ class Contact:
         return self._retry if self.reached else self._retry.of_first_contact()
 
     def call(self, work: Callable[[], T], *, reaches: bool = True) -> T:
-        """As :meth:`RetrySettings.call`. ``reaches`` is false for work that may do without the system."""
+        """As :meth:`RetrySettings.call`. ``reaches`` is false for work that may succeed without the system."""
         result = self.retry.call(work)
         self.reached |= reaches
         return result
@@ -276,7 +276,7 @@ BREAKER_OPTIONS = Options(
 
 
 class CircuitOpen(Transient):
-    """No call was made: the service failed too often in a row."""
+    """The breaker let no call through: the service has failed too often in a row."""
 
 
 class RetryPolicy(Protocol):
@@ -291,7 +291,7 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True)
 class BreakerPolicy:
-    """Opens after so many ``failures`` in a row; after ``reset_seconds`` one call is let through."""
+    """A breaker opens after so many ``failures`` in a row; after ``reset_seconds`` it lets one call through."""
 
     failures: int = 5
     reset_seconds: float = 30.0
@@ -303,7 +303,7 @@ class BreakerPolicy:
 
 
 class Breaker:
-    """A circuit breaker's state: closed, open, or half-open with one call on trial. For one thread or event loop."""
+    """A circuit breaker: closed, open, or half-open with one trial call. For one thread or event loop."""
 
     def __init__(self, policy: RetryPolicy, now: Callable[[], float] = machine.monotonic) -> None:
         self._policy, self._now = policy, now
@@ -313,21 +313,21 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """True from the failure that opened it until a call went well, also while one is on trial."""
+        """True from the failure that opened the circuit until a call succeeds, also during a trial call."""
         return self._opened is not None
 
     def seconds_open(self) -> float:
-        """The seconds until a call on trial is let through; 0 where the circuit is closed, or that time is over."""
+        """The seconds until a trial call may go through; 0 if the circuit is closed or that time is over."""
         return 0.0 if self._opened is None else max(0.0, self._opened + self._policy.reset_seconds - self._now())
 
     def check(self) -> None:
-        """Raises :class:`CircuitOpen` when no call may be made now."""
+        """Raises :class:`CircuitOpen` if no call may be made now."""
         left = self.seconds_open()
         if self._opened is not None and (self._on_trial or left > 0):
             raise CircuitOpen(f"the circuit is open after {self._failures} failures in a row", retry_after=left)
 
     def begin(self) -> None:
-        """A call is made; where the circuit was open it is the one on trial."""
+        """Notes the start of a call, after :meth:`check`. If the circuit is open, it is the trial call."""
         self.check()
         self._on_trial = self._opened is not None
 
@@ -335,7 +335,7 @@ class Breaker:
         self._failures, self._opened, self._on_trial = 0, None, False
 
     def given_up(self) -> None:
-        """The call says nothing about the service: another may be on trial."""
+        """Notes a call that says nothing about the service, so that another call may be the trial."""
         self._on_trial = False
 
     def failed(self) -> None:
@@ -344,7 +344,7 @@ class Breaker:
             self._opened, self._on_trial = self._now(), False
 
     def call(self, work: Callable[[], T]) -> T:
-        """Calls ``work`` and returns its result; only an outage (:class:`Transient`) counts as a failure."""
+        """Returns the result of ``work``; only an outage (:class:`Transient`) counts as a failure."""
         self.begin()
         try:
             result = work()

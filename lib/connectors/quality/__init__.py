@@ -1,4 +1,4 @@
-"""Data quality: a check is defined once, and used on rows before they are written and on the output afterwards.
+"""Data quality: define a check once, and use it on rows before they are written and on the output afterwards.
 
 ::
 

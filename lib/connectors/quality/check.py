@@ -1,9 +1,9 @@
-"""The contract of checks, and Spark SQL text from Python values, which reads the same in a filter, a report and a log.
+"""The base classes of checks, and Python values as Spark SQL text, the same in a filter, a report and a log.
 
-A *row check* has a predicate that is true, false or null for each row; null counts as passed, as in SQL's ``CHECK``. A *set
-check* judges all rows together (uniqueness, number, age) and so cannot put a single row aside.
+A *row check* has a predicate that is true, false or null for each row; null passes, as in SQL's ``CHECK``. A *set check*
+judges all rows together (uniqueness, number, age), so it cannot quarantine a single row.
 
-Numbers are compared with numbers and text with text: Spark would cast other pairs, and fail at a row.
+Checks compare numbers with numbers and text with text: Spark would cast other pairs, and fail at some row.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0
 
 
 def quoted(column: str) -> str:
-    """A column's name as Spark SQL reads it, whatever characters it has."""
+    """A column's name quoted for Spark SQL, whatever characters it has."""
     return "`" + column.replace("`", "``") + "`"
 
 
 def literal(value: Any) -> str:
     """A typed literal of Spark SQL, without loss: decimals stay decimals, and a date does not become text.
 
-    A ``datetime`` with a zone is that instant; one without is read in the session's time zone, as in Spark SQL.
+    A ``datetime`` with a zone is that instant; one without is in the session's time zone, as in Spark SQL.
     Raises ``TypeError`` for a type that has no literal.
     """
     if isinstance(value, bool):
@@ -56,7 +56,7 @@ def literal(value: Any) -> str:
 
 
 def kind_of_value(value: Any) -> str:
-    """``number``, ``text``, ``true or false`` or ``date or time``: what can be compared; else the type's name."""
+    """``number``, ``text``, ``true or false`` or ``date or time`` for values that can be compared; else the type's name."""
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, (int, float, decimal.Decimal)):
@@ -80,7 +80,7 @@ def kind_of_column(column: types.DataType) -> str:
 
 
 def not_comparable(values: Sequence[Any]) -> str:
-    """Why ``values`` cannot be compared with one column; empty when they can."""
+    """Why ``values`` cannot be compared with one column; empty if they can."""
     if any(isinstance(value, decimal.Decimal) and not value.is_finite() for value in values):
         return "has a decimal that is not finite; Spark's decimals always are"
     kinds = {kind_of_value(value) for value in values}
@@ -91,7 +91,7 @@ def not_comparable(values: Sequence[Any]) -> str:
 
 
 def unlike_column(column: types.StructField, value: Any) -> Iterator[str]:
-    """Why ``column`` cannot be compared with ``value``; nothing when it can."""
+    """Why ``column`` cannot be compared with ``value``; nothing if it can."""
     expected = kind_of_value(value)
     if expected != kind_of_column(column.dataType):
         yield f'compares {expected}, but column "{column.name}" is {column.dataType.simpleString()}'
@@ -115,7 +115,7 @@ class Check:
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
-        """The problems of the arguments; no data is needed."""
+        """The problems of the arguments; needs no data."""
         for column in self.columns:
             if not isinstance(column, str) or not column:
                 yield f"a column is given by its name; got {column!r}"
@@ -123,7 +123,7 @@ class Check:
                 yield "has a backtick in a column's name, which Great Expectations cannot read; rename the column"
 
     def misfits(self, df: DataFrame) -> Iterator[str]:
-        """Phrases for what does not fit ``df``, whose columns are known to exist; by default none."""
+        """Why the check does not fit ``df``, whose columns exist, in phrases; by default none."""
         return iter(())
 
     def expectation(self) -> Expectation:
@@ -131,7 +131,7 @@ class Check:
         raise NotImplementedError
 
     def sample(self, df: DataFrame, rows: int) -> DataFrame | None:
-        """A few rows that show what is wrong; None where no row could."""
+        """A few rows that show what is wrong; None if no row could."""
         return None
 
     @property

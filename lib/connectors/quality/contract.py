@@ -23,13 +23,13 @@ _KINDS: Final = {
     "array": ("array",),
     "object": ("struct", "map"),
 }
-"""Spark's types, without their arguments, of each logical type."""
+"""For each logical type the Spark types, without arguments."""
 _DESCRIBED: Final = (
     *("id", "name", "physicalName", "physicalType", "businessName", "description", "tags", "customProperties", "examples"),
     *("authoritativeDefinitions", "partitioned", "partitionKeyPosition", "classification", "encryptedName", "transformLogic"),
     *("transformSourceObjects", "transformDescription", "criticalDataElement", "dataGranularityDescription", "relationships"),
 )
-"""Fields that state nothing which rows could break."""
+"""Fields that state nothing that rows could break."""
 _SIZES: Final = (
     ("minLength", ">=", "length"),
     ("maxLength", "<=", "length"),
@@ -37,12 +37,12 @@ _SIZES: Final = (
     ("maxItems", "<=", "size"),
 )
 _STATED: Final = ("logicalType", "logicalTypeOptions", "required", "unique", "primaryKey", "primaryKeyPosition", "quality")
-"""Fields of a column that checks are made of."""
+"""Fields of a column that become checks."""
 
 
 @dataclass
 class Contract:
-    """The checks of one schema of a contract. ``unchecked`` are the statements that no check judges, by their places."""
+    """The checks of one schema of a contract. ``unchecked`` has the statements that no check judges, by their places."""
 
     checks: list[Check] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Contract:
 def contract(source: str) -> Contract:
     """The contract in the file ``source``; ``orders.yaml#orders`` names one of several schemas.
 
-    Raises :class:`~connectors.ground.errors.Misconfigured` where there is no such file or schema, or it is no contract.
+    Raises :class:`~connectors.ground.errors.Misconfigured` if there is no such file or schema, or the file is no contract.
     """
     path, _, name = source.partition("#")
     yaml = client_library("yaml", "pyyaml", connector="quality.rules", option="checks")
@@ -119,7 +119,7 @@ def _read_column(column: Mapping[str, Any], found: Contract) -> None:
 
 
 def _time(bound: Any, kind: Any) -> Any:
-    """The date or time of a ``bound`` that the contract gives as text."""
+    """The date or time in a ``bound`` that the contract gives as text."""
     if not isinstance(bound, str) or kind not in ("date", "timestamp"):
         return bound
     time = datetime.datetime.fromisoformat(bound.replace("Z", "+00:00"))
@@ -127,7 +127,7 @@ def _time(bound: Any, kind: Any) -> Any:
 
 
 def _options(name: str, options: dict[str, Any]) -> Iterator[Check]:
-    """The checks of the options of a type, which are taken out of ``options``."""
+    """The checks of the options of a type. Removes these from ``options``."""
     low, high = options.pop("minimum", None), options.pop("maximum", None)
     if low is not None or high is not None:
         yield between(name, low, high)
@@ -145,12 +145,12 @@ def _options(name: str, options: dict[str, Any]) -> Iterator[Check]:
 
 
 def _pattern(name: str, pattern: str) -> Check:
-    """The text has a part that matches: a pattern of a contract is one of JSON Schema."""
+    """A check that some part of the text matches, since the patterns of a contract are those of JSON Schema."""
     return expression(f"regexp_like({quoted(name)}, {literal(pattern)})", name=f"pattern({name}, {pattern})")
 
 
 def _read_rule(rule: Mapping[str, Any], column: str | None, place: str, found: Contract) -> None:
-    """A rule of the library of metrics that says how many rows may break it: none; or how many there must be."""
+    """Adds the check of a metric by which no row may break a rule, or of a row count; other rules are ``unchecked``."""
     bounds = {name: value for name, value in rule.items() if name.startswith("must")}
     arguments = rule.get("arguments") or {}
     metric = _METRICS.get(str(rule.get("metric")))

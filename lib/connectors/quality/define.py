@@ -1,4 +1,4 @@
-"""The functions by which a user writes checks. Arguments are judged together, by :class:`~connectors.quality.Checks`."""
+"""The functions with which a user writes checks. :class:`~connectors.quality.Checks` validates all arguments together."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def not_null(column: str, *, name: str = "") -> NotNull:
 
 
 def between(column: str, low: Any = None, high: Any = None, *, name: str = "") -> Between:
-    """``low <= value <= high``, both included; either may be left out. NaN never passes.
+    """``low <= value <= high``, both included; either bound may be left out. NaN never passes.
 
-    Bounds are numbers, text, dates or times, as the column is. A ``datetime`` without zone is in the session's.
+    Bounds are numbers, text, dates or times, like the column. A ``datetime`` without zone is in the session's.
     """
     bounds = ", ".join(str(bound) for bound in (low, high)) if high is not None else f"{low}"
     return Between(name or f"between({column}, {bounds})", (column,), low, high)
@@ -35,14 +35,14 @@ def in_set(column: str, values: Iterable[Any], *, name: str = "") -> InSet:
 def matches(column: str, pattern: str, *, name: str = "") -> Matches:
     r"""The whole text matches the regular expression ``pattern``, in Java's syntax, which is Spark's.
 
-    ``matches("code", "[A-Z]{2}")`` refuses ``AAx``. To look for a part of the text, say so: ``.*AA.*``
-    (``(?s).*AA.*`` when it has line breaks).
+    ``matches("code", "[A-Z]{2}")`` refuses ``AAx``. To match a part of the text, write ``.*AA.*``
+    (``(?s).*AA.*`` if the text has line breaks).
     """
     return Matches(name or f"matches({column}, {pattern})", (column,), pattern)
 
 
 def expression(sql: str, *, name: str = "") -> Expression:
-    """A predicate of your own in Spark SQL over the columns of one row; a row for which it is null passes."""
+    """Your own predicate in Spark SQL over the columns of one row; a row for which it is null passes."""
     return Expression(name or str(sql), (), sql)
 
 
@@ -60,7 +60,7 @@ def row_count(min: int | None = 1, max: int | None = None, *, name: str = "") ->
 def fresh(column: str, within: str | float, *, as_of: datetime.datetime | None = None, name: str = "") -> Fresh:
     """The newest time or date in ``column`` is at most ``within`` old: ``15 minutes``, ``1 day``, or seconds.
 
-    Measured from the moment of :meth:`Checks.validate`, or from ``as_of`` (with a zone). A column without zone
-    is read in the session's. A column of nulls only passes, and so does a time in the future.
+    The age is measured at the moment of :meth:`Checks.validate`, or at ``as_of`` (with a zone). Times without zone
+    are in the session's. A column with nulls only passes, and so does a time in the future.
     """
     return Fresh(name or f"fresh({column}, {within})", (column,), within, as_of)

@@ -1,14 +1,14 @@
 """Great Expectations: the expectations that the checks use, and how they run on a Spark DataFrame.
 
-This module is imported only where it is used, because Great Expectations takes seconds to import.
+Import this module only where it is used, because Great Expectations takes seconds to import.
 
-Its own expectations judge where they agree with the predicates; one expectation is ours. Its metric is an aggregate, so Great
-Expectations computes all of them in one query; its own ``UnexpectedRowsExpectation`` would run two queries for each and leave
-a temporary view in the user's session.
+Checks use its built-in expectations if these agree with the predicates. One expectation is defined here: its metric is an
+aggregate, so Great Expectations computes all of them in one query. The built-in ``UnexpectedRowsExpectation`` would run two
+queries for each and leave a temporary view in the user's session.
 
-A run leaves nothing behind: an ephemeral context without data docs, no progress bars, no analytics; the user's own current
-context comes back. The columns are read once: the frame is cached for the run, unless the user has cached it or the platform
-cannot.
+A run leaves nothing behind: it has an ephemeral context without data docs, progress bars or analytics, and then restores the
+user's current context. It reads the columns once: it caches the frame for the run, unless the user has cached it or the
+platform cannot.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _METRIC = "table.connectors_failing_rows"
 
 
 class FailingRows(TableMetricProvider):
-    """The number of failing rows, by an aggregate in Spark SQL."""
+    """The number of failing rows, as an aggregate in Spark SQL."""
 
     metric_name = _METRIC
     value_keys = ("failing",)
@@ -84,7 +84,7 @@ class FailingRows(TableMetricProvider):
 
 
 class ExpectNoRowToFail(BatchExpectation):
-    """No row fails: ``failing``, an aggregate in Spark SQL that counts the rows that do, is 0."""
+    """Expects that no row fails: ``failing``, a Spark SQL aggregate that counts failing rows, is 0."""
 
     failing: str
     metric_dependencies: ClassVar[tuple[str, ...]] = (_METRIC,)
@@ -103,7 +103,7 @@ def judge(df: DataFrame, checks: Sequence[Check], name: str) -> Any:
         source = context.data_sources.add_spark("connectors", persist=False)
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("whole")
         suite = _suite(name, checks)
-        # Counts only: samples are fetched for failing checks alone, as rows.
+        # Counts only: samples are fetched as rows, and only for failing checks.
         detail = {"result_format": "BASIC", "partial_unexpected_count": 0}
         result = batch.get_batch({"dataframe": df}).validate(suite, result_format=detail)
     _raise_errors(result, name)
@@ -147,7 +147,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _raise_errors(result: Any, name: str) -> None:
-    """A check that could not be computed is no verdict: neither good nor bad data."""
+    """Raises the error of a check that could not be computed: that is a verdict on neither good nor bad data."""
     for outcome in result.results:
         error = _message(outcome.exception_info or {})
         if error:

@@ -1,7 +1,7 @@
-"""The report of a validation: as a verdict, a table, an error, or HTML (a page, or the same inside a notebook's cell).
+"""The report of a validation as a verdict, a table, an error, or HTML (a page, or a part of a notebook's cell).
 
-Great Expectations' own page is not used: it loads its styles, scripts and fonts from the network, and shows values, not rows.
-The verdicts in the report are Great Expectations'.
+The verdicts are Great Expectations'. Its own page is not used: it loads styles, scripts and fonts from the network, and shows
+values instead of rows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _STYLE = """
 
 
 def document(report: Report) -> str:
-    """A whole page."""
+    """The report as a complete HTML page."""
     title = escape(f"Quality of {report.name}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     body = '<body style="margin: 2rem auto; max-width: 67rem; background: Canvas">'
@@ -56,7 +56,7 @@ def document(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """The same for inside another page; its styles touch nothing outside it."""
+    """The report as a part of another page; its styles affect nothing outside it."""
     rows = "\n".join(map(_row, report.outcomes))
     return f"""<style>{_STYLE}</style>
 <section class="quality">
@@ -106,7 +106,7 @@ def _pill(ok: bool) -> str:
 
 
 def _value(value: Any) -> str:
-    """As a person writes it; text in quotes, so that an empty one is seen and "1" is not 1."""
+    """A value as people write it; text is in quotes, so that an empty one is visible and "1" is not 1."""
     if value is None:
         return "null"
     text = repr(value) if isinstance(value, (str, bytes)) else str(value)
@@ -118,7 +118,7 @@ Samples = list[dict[str, Any]]
 
 
 class QualityFailed(ConnectorError):
-    """An output that fails its checks. ``output`` is its name, ``failing`` has the sample rows of each failed check."""
+    """An output failed its checks. ``output`` is its name, ``failing`` has the sample rows of each failed check."""
 
     def __init__(self, message: str, *, output: str = "", failing: dict[str, Samples] | None = None) -> None:
         way_out = "correct the input or the query and write again; report.table() and report.html(path) show more."
@@ -131,8 +131,8 @@ class QualityFailed(ConnectorError):
 class CheckOutcome:
     """The verdict on one check.
 
-    ``failing`` is a number of rows: those that fail; for ``unique`` all that share a value; for ``row_count`` those
-    missing or too many; for ``fresh`` all with a time, as each is too old. ``rows`` is how many the output has,
+    ``failing`` is the number of failing rows: for ``unique`` all that share a value, for ``row_count`` those missing or too
+    many, for ``fresh`` all with a time, since each is too old. ``rows`` is the number of rows of the output,
     ``expectation`` the type of Great Expectations' expectation, ``sample`` a few failing rows.
     """
 
@@ -155,7 +155,7 @@ _observers: list[Observer] = []
 
 @contextlib.contextmanager
 def observed_reports(observer: Observer) -> Iterator[None]:
-    """Calls ``observer`` with each report that this process makes inside, whoever asked for it."""
+    """Inside, calls ``observer`` with each report that any code of this process makes."""
     _observers.append(observer)
     try:
         yield
@@ -164,7 +164,7 @@ def observed_reports(observer: Observer) -> Iterator[None]:
 
 
 def announce(report: Report) -> Report:
-    """Shows ``report`` to the observers, and returns it."""
+    """Passes ``report`` to the observers and returns it."""
     for observer in list(_observers):
         observer(report)
     return report
@@ -172,7 +172,7 @@ def announce(report: Report) -> Report:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on one output. ``result`` is Great Expectations' own, for whoever keeps or forwards it."""
+    """The verdict on one output. ``result`` is Great Expectations' own, to store or forward."""
 
     name: str
     outcomes: list[CheckOutcome]
@@ -180,7 +180,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True when every check passed."""
+        """True if every check passed."""
         return all(outcome.ok for outcome in self.outcomes)
 
     def table(self) -> pd.DataFrame:
@@ -191,14 +191,14 @@ class Report:
         return pd.DataFrame(rows, columns=["check", "ok", "failing", "sample"])
 
     def enforce(self) -> None:
-        """Nothing when all is well; else raises :class:`QualityFailed` with output, failing checks and sample rows."""
+        """Raises :class:`QualityFailed` with output, failing checks and sample rows, unless every check passed."""
         failed = [outcome for outcome in self.outcomes if not outcome.ok]
         if failed:
             lines = [f"{len(failed)} of {len(self.outcomes)} checks failed", *(f"  {o.check}: {o}" for o in failed)]
             raise QualityFailed("\n".join(lines), output=self.name, failing={o.check: o.sample for o in failed})
 
     def html(self, path: str | Path) -> Path:
-        """Writes the report as one page that needs nothing else (no network, no script); returns its path."""
+        """Writes the report as a self-contained page (no network, no script); returns its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(document(self), encoding="utf-8")
@@ -215,7 +215,7 @@ class Report:
 def enforce(*reports: Report) -> pd.DataFrame:
     """The verdict on several outputs: a row for each check, ``output``, ``check``, ``ok``, ``failing`` (rows).
 
-    Raises :class:`QualityFailed` with all that has failed in any of them, and :class:`Misconfigured` without a report.
+    Raises :class:`QualityFailed` with all failures of all outputs, and :class:`Misconfigured` without a report.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The checks of single rows. Their arguments are described where a user gives them, in :mod:`.define`."""
+"""The checks of single rows. :mod:`.define` describes their arguments."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class NotNull(RowCheck):
 
 @dataclass(frozen=True)
 class Between(RowCheck):
-    """Not Great Expectations' own: it turns a ``datetime`` bound into a date and a decimal or large integer into a
-    float, and lets NaN pass a lower bound, because Spark orders NaN above every number."""
+    """Not Great Expectations' own check: that turns a ``datetime`` bound into a date and a decimal or large integer into
+    a float, and lets NaN pass a lower bound, because Spark orders NaN above every number."""
 
     low: Any = None
     high: Any = None
@@ -119,7 +119,7 @@ class InSet(RowCheck):
 
 @dataclass(frozen=True)
 class Matches(RowCheck):
-    """The whole text must match: a forgotten anchor must not let ``AA, and anything`` pass as ``AA``."""
+    """The whole text must match, so that a forgotten anchor does not let ``AA, and anything`` pass as ``AA``."""
 
     pattern: str = ""
 
@@ -147,7 +147,7 @@ class Matches(RowCheck):
 
     def misfits(self, df: DataFrame) -> Iterator[str]:
         yield from unlike_column(df.schema[self.columns[0]], "")
-        try:  # Alone and as used: alone finds "a)(b", which the anchors' parentheses would make valid.
+        try:  # Alone and as used: alone refuses "a)(b", which the anchors' parentheses would make valid.
             for pattern in (self.pattern, self._anchored):
                 df.sparkSession.sql(f"SELECT '' RLIKE {literal(pattern)}").collect()
         except PySparkException as error:
@@ -172,7 +172,7 @@ class Expression(RowCheck):
 
     def misfits(self, df: DataFrame) -> Iterator[str]:
         try:
-            # Spark Connect analyses only when asked for a schema, and takes that of a bare filter from its input.
+            # Spark Connect analyses a plan only for its schema, and takes that of a bare filter from its input.
             df.where(sf.expr(self.predicate)).select(sf.lit(1)).schema  # noqa: B018
         except PySparkException as error:
             yield f"is no predicate over these columns: {_first_line(error)}"
@@ -183,7 +183,7 @@ class Expression(RowCheck):
 
 
 def listed(values: Sequence[Any], width: int = 60) -> str:
-    """The values in a line, or their number."""
+    """The values on one line, or their number if the line is too long."""
     text = ", ".join(map(str, values))
     return text if len(text) <= width else f"{len(values)} values"
 

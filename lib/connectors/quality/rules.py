@@ -1,4 +1,4 @@
-"""Checks as data: the rules of an output in a file or a parameter, for every notebook that must know them."""
+"""Checks as data: the rules of an output in a file or a parameter, for every notebook that needs them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def rules(source: str) -> Checks:
 
     The text is a list of objects such as ``{"not_null": "id"}``, ``{"between": ["cents", 0, 100000]}`` or
     ``{"row_count": {"min": 1}}``: the name of a function of :mod:`connectors.quality`, and one argument, a list of them, or an
-    object of them by name. Of a contract come types, what is required or unique, ranges, lengths, patterns, and sets of values;
-    ``unchecked`` of the checks lists what else it states, and ``orders.yaml#orders`` names one of its schemas. Raises
-    :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong.
+    object of them by name. A contract gives types, required and unique columns, ranges, lengths, patterns and sets of values.
+    ``unchecked`` of the checks lists its other statements; ``orders.yaml#orders`` names one of its schemas. Raises
+    :class:`~connectors.ground.errors.Misconfigured` with every problem.
     """
     if source.partition("#")[0].endswith((".yaml", ".yml")):
         found = contract(source)

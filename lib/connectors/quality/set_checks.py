@@ -1,4 +1,4 @@
-"""The checks of all rows together. Their arguments are described where a user gives them, in :mod:`.define`."""
+"""The checks of all rows together. :mod:`.define` describes their arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RowCount(Check):
 
     @property
     def least(self) -> int:
-        """``min``, by default 1: an output without rows is hardly ever meant."""
+        """``min``, by default 1, since an output without rows is hardly ever intended."""
         return 1 if self.min is None else self.min
 
     @property

@@ -1,4 +1,4 @@
-"""``Checks``: several checks, applied to rows before they are written and to a table after it was."""
+"""``Checks``: several checks, applied to rows before they are written and to a table afterwards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .row_checks import Expression
 from .set_checks import RowCount, Unique
 
 FAILED_CHECKS = "failed_checks"
-"""The column of quarantined rows: the names of the checks that each row failed."""
+"""The column of quarantined rows with the names of the checks that each row failed."""
 
 DELIVERED_AT = "delivered_at"
-"""The column of delivered keys with the time at which their batch was delivered."""
+"""The column of delivered keys with the time when their batch was delivered."""
 
 Sink = Callable[[DataFrame, int], Any]
-"""A function of (DataFrame, batch id) that takes a batch, such as ``connectors.foreach_batch(...)`` returns."""
+"""A function of (DataFrame, batch id) that writes a batch, such as ``connectors.foreach_batch(...)`` returns."""
 
 _log = logging.getLogger("connectors.quality")
 _SAMPLES = 5
@@ -47,13 +47,13 @@ class SplitFrames(NamedTuple):
 class Checks:
     """Checks that belong together, each with its own name.
 
-    ``row_checks`` are the names of those that judge single rows, ``set_checks`` of those that judge the whole
-    (``unique``, ``row_count``, ``fresh``): :meth:`split` and :meth:`foreach_batch` apply the first, and
-    :meth:`validate` applies all. Null passes every check but ``not_null``. ``unchecked`` are the statements of a data
+    ``row_checks`` has the names of checks on single rows, ``set_checks`` of those on all rows together
+    (``unique``, ``row_count``, ``fresh``). :meth:`split` and :meth:`foreach_batch` apply the row checks,
+    :meth:`validate` applies all. Null passes every check except ``not_null``. ``unchecked`` has the statements of a data
     contract that no check judges.
 
-    Raises :class:`~connectors.ground.errors.Misconfigured` with everything that is wrong: here what the arguments
-    show, and at first use what only the columns show (unknown names, types, regular expressions).
+    Raises :class:`~connectors.ground.errors.Misconfigured` with every problem: of the arguments here, of the
+    columns at first use (unknown names, types, regular expressions).
     """
 
     def __init__(self, checks: Sequence[Check], *, unchecked: Sequence[str] = ()) -> None:
@@ -89,8 +89,8 @@ class Checks:
     def split(self, df: DataFrame) -> SplitFrames:
         """``(good, quarantined)``; the second has the column ``failed_checks``. For a batch or a stream.
 
-        Lazy, as any transformation: an action on each part computes the input once for each. To write both parts
-        from one pass over a batch, use the function of :meth:`foreach_batch` directly.
+        Lazy like any transformation: an action on both parts computes the input twice. To write both parts in one
+        pass over a batch, call the function of :meth:`foreach_batch` directly.
         """
         self._log_set_checks()
         return _parts(self.mark(df))
@@ -98,16 +98,16 @@ class Checks:
     def foreach_batch(
         self, *, good: Sink, quarantined: Sink, keys: Sink | None = None, counts: Sink | None = None
     ) -> SplitBatch:
-        """A function for ``writeStream.foreachBatch`` that gives each batch's rows to ``good`` or ``quarantined``.
+        """A function for ``writeStream.foreachBatch`` that passes each batch's rows to ``good`` or ``quarantined``.
 
-        Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
-        once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent. Where
-        ``quarantined`` is the sink ``delta``, or several with it, the rules are recorded with its rows: a batch that is half
-        done is split by no other ones. Change the rules of another quarantine while no batch is half done: a sink that stages
-        rows compares them when a batch comes again, Kafka their number.
-        ``keys`` is called after ``good``, with the different values that the columns of the check ``unique`` have in the good
-        rows, and the time, ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. What
-        these two keep is what was delivered. The function also takes a batch by hand: ``checks.foreach_batch(...)(df, 0)``.
+        It calls both for every batch, even if their part is empty, ``quarantined`` first. The batch is computed once.
+        If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent. If
+        ``quarantined`` is the sink ``delta``, or several sinks with it, it records the rules with its rows. A half-done batch
+        then cannot be split by other rules. With another quarantine, change the rules only while no batch is half done: a sink
+        that stages rows compares the rows of a replay, Kafka only their number.
+        ``keys`` is called after ``good``, with the distinct values of the columns of the check ``unique`` in the good rows, and
+        the time ``delivered_at``. ``counts`` is called last, with one row: the columns of :class:`BatchCounts`. These two
+        record only delivered rows. You can also call the function for a single batch: ``checks.foreach_batch(...)(df, 0)``.
         """
         sinks = {"good": good, "quarantined": quarantined, "keys": keys, "counts": counts}
         optional = ("keys", "counts")
@@ -124,16 +124,16 @@ class Checks:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that the first check ``unique`` names; none without one."""
+        """The columns of the first check ``unique``; none without one."""
         return next((tuple(check.columns) for check in self.checks if isinstance(check, Unique)), ())
 
     def validate(self, df: DataFrame, name: str = "output") -> Report:
         """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
 
-        ``name`` is what the report and its error call the output. An output without rows fails, unless a
-        ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.ground.errors.ConnectorError` when a check
-        cannot be computed at all, and :class:`~connectors.ground.errors.Misconfigured` where checks do not fit the columns
-        or Great Expectations is not installed.
+        The report and its error call the output ``name``. An output without rows fails, unless the checks include a
+        ``row_count(min=0)``. Raises :class:`~connectors.ground.errors.ConnectorError` if a check cannot be computed
+        at all, and :class:`~connectors.ground.errors.Misconfigured` if checks do not fit the columns or Great Expectations
+        is not installed.
         """
         if df.isStreaming:
             _refuse([Problem("df", "is a stream; validate() judges what was written: read it with spark.read")])
@@ -162,7 +162,7 @@ class Checks:
 
 
 def claims(spark: SparkSession, holds: Mapping[str, bool], name: str = "claims") -> Report:
-    """The verdict on ``holds``, claims by their text: a check for each, which fails where it is false."""
+    """The verdict on ``holds``, which maps a claim's text to its truth: one check for each, which fails if it is false."""
     rows = spark.createDataFrame([(text, bool(value)) for text, value in holds.items()], "claim string, holds boolean")
     checks = [Expression(text, (), f"holds OR claim <> {literal(text)}") for text in holds]
     return Checks(checks).validate(rows, name)
@@ -180,8 +180,8 @@ class BatchCounts(NamedTuple):
 class SplitBatch(Carried):
     """The function that :meth:`Checks.foreach_batch` returns. ``last`` has the counts of the last finished batch.
 
-    On Spark Connect a stream calls a copy of it on the server, so that ``last`` stays None at the client; the
-    counts are in the log ``connectors.quality`` there.
+    On Spark Connect a stream calls a copy of it on the server, so ``last`` stays None at the client. The counts are
+    in the server's log ``connectors.quality``.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class SplitBatch(Carried):
         _log.info("batch %d: %d rows = %d good + %d quarantined", *counts)
 
     def _recipe(self, df: DataFrame) -> str:
-        """A digest of what decides to which sink a row goes."""
+        """A digest of everything that decides to which sink a row goes."""
         rows = (check for check in self._checks.checks if isinstance(check, RowCheck))
         predicates = {check.sql if isinstance(check, Expression) else check.predicate for check in rows}
         zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
@@ -217,7 +217,7 @@ class SplitBatch(Carried):
 
 @contextlib.contextmanager
 def _cached(df: DataFrame) -> Iterator[DataFrame]:
-    """``df``, kept in memory or on disk inside the ``with``; what a user cached stays cached afterwards."""
+    """``df``, cached in memory or on disk inside the ``with``; a frame that the user cached stays cached afterwards."""
     try:
         level = df.storageLevel
         is_new = not (level.useMemory or level.useDisk)
@@ -234,7 +234,7 @@ def _cached(df: DataFrame) -> Iterator[DataFrame]:
 
 
 def _counted(marked: DataFrame, batch_id: int) -> BatchCounts:
-    """The counts, taken first: this computes the whole batch into the cache, whatever part of it a sink reads."""
+    """The counts of a batch. Call it first: it computes the whole batch into the cache, whatever part a sink reads."""
     counted = marked.agg(sf.count("*"), sf.count_if(_passed()), sf.count_if(~_passed())).first()
     assert counted is not None, "an aggregate without groups has one row"
     return BatchCounts(batch_id, *counted)
@@ -273,7 +273,7 @@ def _misfits(check: Check, df: DataFrame) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _spark_unlogged() -> Iterator[None]:
-    """Without PySpark's own log of a failed analysis, a page of Java, for errors that we report in a line."""
+    """Turns off PySpark's log of a failed analysis, a page of Java, for errors that are reported in one line."""
     log = PySparkLogger.getLogger("SQLQueryContextLogger")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -296,7 +296,7 @@ def _refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
 
 
 def _outcomes(df: DataFrame, checks: Sequence[Check], result: Any) -> list[CheckOutcome]:
-    """In the order of the checks: Great Expectations returns its results in one of its own."""
+    """The outcomes in the order of the checks; Great Expectations' results have another order."""
     by_name = {outcome.expectation_config.meta["check"]: outcome for outcome in result.results}
     rows = next(o.result["observed_value"] for o in result.results if "observed_value" in o.result)
     return [_outcome(df, check, by_name[check.name], rows) for check in checks]

@@ -1,6 +1,6 @@
-"""The systems that come with the library. A system is a module, or a package, of its own; this is the list of them.
+"""The list of the library's systems. Each system is a module or a package.
 
-Each is imported when it is asked for: Spark starts a process for each plan and each commit, which needs one of them.
+A system is imported on demand: Spark starts a process for each plan and each commit, and that needs only one system.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "pubsub": ("pubsub", "PubSubSource", "PubSubSink"),
     "redis": ("redis", "RedisSource", "RedisSink"),
 }
-"""The module, the source and the sink of each, by its name."""
+"""The module, the source and the sink of each system, by name."""
 
 
 ENTRY_POINTS: Final = "connectors.systems"
-"""The group of entry points by which an installed package makes its sources and sinks known."""
+"""The entry point group in which an installed package declares its sources and sinks."""
 _ADDED: dict[str, System] = {}
 _log = logging.getLogger("connectors.systems")
 
 
 def add_system(kind: type) -> None:
-    """Makes a source or sink of the user's own known by its ``name``, beside a system of that name if there is one."""
+    """Adds the user's own source or sink by its ``name``; it joins a system of that name, if there is one."""
     if issubclass(kind, (Source, Sink)):
         _ADDED[kind.name] = _joined(all_systems().get(kind.name, (None, None)), kind)
     else:
@@ -60,13 +60,13 @@ def add_system(kind: type) -> None:
 
 
 def _joined(system: System, kind: type[Source] | type[Sink]) -> System:
-    """``system`` with ``kind`` in the place of its source, or of its sink."""
+    """``system`` with ``kind`` instead of its source or sink."""
     source, sink = system
     return (kind, sink) if issubclass(kind, Source) else (source, kind)
 
 
 def _add_plugin(kind: type) -> None:
-    """Makes a part of Connect's model known: a connector or a converter."""
+    """Adds a part of Connect's model: a connector or a converter."""
     from ..connect.connector import Connector
     from ..connect.converters import Converter
     from ..connect.plugins import register_class
@@ -82,13 +82,13 @@ def own_systems() -> Mapping[str, System]:
 
 
 def all_systems() -> Mapping[str, System]:
-    """Every system: the library's, those of installed packages, those declared with ``@source``, and those that were added."""
+    """Every system: the library's, those of installed packages, declared with ``@source``, or added by :func:`add_system`."""
     return {**own_systems(), **installed_systems(), **{name: (kind, None) for name, kind in DECLARED.items()}, **_ADDED}
 
 
 @lru_cache
 def installed_systems() -> Mapping[str, System]:
-    """The systems of other packages, by their entry points. One that cannot be loaded is left out, and logged."""
+    """The systems of other packages, from their entry points. Logs and leaves out those that cannot be loaded."""
     systems: dict[str, System] = {}
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value)):
         try:
@@ -117,16 +117,16 @@ def _imported(name: str) -> System:
 
 
 def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[LedgerContent] | None:
-    """The content of the sinks' ledgers in ``target``, a path or URL; ``None`` if no system knows how to look there.
+    """The content of the sinks' ledgers in ``target``, a path or URL; ``None`` if no system can look there.
 
-    ``options`` are those of the sink that reaching the target takes. Raises what the system raises that cannot be reached.
+    ``options`` are those that the sink needs to reach the target. Raises the error of a system that cannot be reached.
     """
     ledgers: dict[str, LedgerContent] = {}
     known, wrong = False, None
     for sink in dict.fromkeys(_recording(sink) for _, sink in all_systems().values() if sink is not None):
         try:
             contents = sink.ledgers_in(target, options or {})
-        except Misconfigured as refused:  # a path may be a folder or a database, whose options are others
+        except Misconfigured as refused:  # a path may be a folder or a database, with other options
             wrong = refused
             continue
         known |= contents is not None
@@ -137,7 +137,7 @@ def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[Le
 
 
 def _recording(sink: type[Sink]) -> type[Sink]:
-    """The class whose way to record ``sink`` has: another sink that takes it may ask for options of its own."""
+    """The class from which ``sink`` has its ``ledgers_in``: a subclass may need options of its own."""
     return next(kind for kind in sink.__mro__ if "ledgers_in" in vars(kind))
 
 

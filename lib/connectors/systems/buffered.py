@@ -1,8 +1,8 @@
 """``connectors.buffered``: the buffered exactly-once sink of Flink's guides, for JSON lines in a folder.
 
-The guides keep pending rows per checkpoint and release them when the checkpoint is complete. Here a micro-batch is the
-checkpoint: its rows are buffered in hidden files, the ledger records the batch, and then the batch is released, whole, as
-one file. Batches are released in the order of their numbers, so a reader never sees a later one first.
+The guides' sink keeps pending rows per checkpoint and releases them when the checkpoint is complete. Here a micro-batch is
+the checkpoint: the sink buffers its rows in hidden files, the ledger records the batch, and then the sink releases it as one
+file. It releases batches in the order of their numbers, so a reader never sees a later one first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .files.committer import begin
 class BufferedSink(Sink):
     """A file of JSON lines per micro-batch under ``path``, visible as a whole or not at all.
 
-    Guarantee: exactly-once. The ledger lies hidden beside the files.
+    Guarantee: exactly-once. The ledger is hidden beside the files.
     """
 
     name = "buffered"
@@ -98,7 +98,7 @@ class BufferedWriter(SinkWriter):
 
 
 class BufferedCommitter(Committer):
-    """Joins the buffers of a batch in one hidden file, and releases it under its final name."""
+    """Joins the buffers of a batch into one hidden file, and releases it under its final name."""
 
     def __init__(self, folder: SinkFolder, retention: float) -> None:
         self.folder = folder
@@ -119,7 +119,7 @@ class BufferedCommitter(Committer):
         ready, final = rows_name(self.folder, whole), f"part-{batch.file_id()}-0.json"
         if self.folder.size(ready) is None:
             self._join(buffers, ready)
-        for committable in buffers:  # from here on, what is not in `ready` was released before
+        for committable in buffers:  # from here on, a batch that is not in `ready` was released before
             self.discard(committable)
         self.folder.sync_stage()
         self.folder.publish(ready, final)

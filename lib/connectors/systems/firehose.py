@@ -15,7 +15,7 @@ from .aws import AWS_OPTIONS, RECORD_OPTIONS, RecordSink, RecordWriter
 class FirehoseSink(RecordSink):
     """Puts each row as a record: ``dataColumn``, or the whole row as JSON, with ``delimiter`` behind it.
 
-    Guarantee: at-least-once: a replay puts again, and the service keeps no order.
+    Guarantee: at-least-once: a replay puts rows again, and the service keeps no order.
     """
 
     name = "firehose"

@@ -1,4 +1,4 @@
-"""``connectors.print``: each row as a line of text. The reference simple sink."""
+"""``connectors.print``: each row as a line of text. The reference for a simple sink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class PrintSink(FrameSink):
     """Prints ``"<subtask>> "`` and the row: the value of a single column, else a JSON object.
 
-    By ``foreach_batch`` the lines appear in the notebook; by ``format`` they go to the output of Spark's workers.
+    With ``foreach_batch`` the lines appear in the notebook; with ``format`` they go to the output of Spark's workers.
     Guarantee: at-least-once; a replayed batch is printed again.
     """
 
@@ -40,7 +40,7 @@ class PrintSink(FrameSink):
         return PrintWriter(self, subtask)
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable]:
-        """Brings the rows to the caller, whose output a person sees; they are printed as they come."""
+        """Collects the rows in the driver, whose output people see, and prints them as they come."""
 
         def label(rows):  # type: ignore[no-untyped-def]
             from pyspark import TaskContext

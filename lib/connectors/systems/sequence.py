@@ -1,4 +1,4 @@
-"""``connectors.sequence``: whole numbers in order. The reference source, bounded or not, as a batch or a stream."""
+"""``connectors.sequence``: whole numbers in order. The reference for a source: bounded or not, as a batch or a stream."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class SequenceSource(Source):
 
 
 class SequenceEnumerator(SplitEnumerator[Range]):
-    """The position is the next number, and for a rate the moment when the sequence began (milliseconds since 1970)."""
+    """The position is the next number, and for a rate also the time when the sequence began (milliseconds since 1970)."""
 
     def __init__(self, source: SequenceSource) -> None:
         values = source.values

@@ -1,4 +1,4 @@
-"""The test kit: suites that a connector inherits, failures to inject, drivers to kill, and an engine without Spark."""
+"""The test kit: suites that a connector inherits, failure injection, kills of drivers, and an engine without Spark."""
 
 from .batch_suite import BatchSuite
 from .compare import same_order, same_records

@@ -1,4 +1,4 @@
-"""Every case that a source must pass which is read as a batch only, such as a table that does not say what is new::
+"""Every case for a source that can only be read as a batch, such as a table that does not say what is new::
 
     class TestTable(BatchSuite):
         context = TableContext
@@ -29,7 +29,7 @@ from .source_suite import COUNT, Rows, SourceCases
 
 
 class BatchRead:
-    """A batch read of a system. ``source``, where it is not that of the context, is a subclass of it."""
+    """A batch read of a system. ``source`` is the context's, or a subclass of it."""
 
     def __init__(self, context: SourceContext, kind: type[Source] | None = None, /, **options: str) -> None:
         self.schema = context.schema
@@ -38,7 +38,7 @@ class BatchRead:
         context.planners.append(self.planner)
 
     def slices(self) -> list[Slice]:
-        """The tasks, as they come out of the plan: Spark pickles them."""
+        """The tasks of the plan after pickling, as Spark sends them."""
         return [pickle.loads(pickle.dumps(part)) for part in self.planner.whole()]
 
     def batches(self, part: Slice) -> Iterator[pa.RecordBatch]:
@@ -130,7 +130,7 @@ class BatchSuite(SourceCases):
             self._resume_between_batches(reader, split, whole)
 
     def _resume_between_batches(self, reader: Any, split: Any, whole: Rows) -> None:
-        """As after an outage: what was handed on ends with a batch."""
+        """Resumes as after an outage that came between two batches."""
         done = 0
         while done < len(whole):
             batches = reader.resume(split, done) if done else reader.read(split)

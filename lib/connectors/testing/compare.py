@@ -1,4 +1,4 @@
-"""Comparing what was written with what should be there, record by record."""
+"""Compares the records in a target with the expected ones, record by record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SHOWN = 5
 
 
 def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: bool = False) -> None:
-    """Raises ``AssertionError`` naming the missing, duplicated and unexpected records; their order does not count.
+    """Raises ``AssertionError``, which names missing, duplicated and unexpected records; their order does not matter.
 
-    ``repeats`` allows records to come more than once (at-least-once); nothing may be missing or unexpected even so.
+    ``repeats`` allows records to come more than once (at-least-once), but none may be missing or unexpected.
     """
     expected_counts, actual_counts = Counter(map(key_of, expected)), Counter(map(key_of, actual))
     extra = actual_counts - expected_counts
@@ -30,10 +30,10 @@ def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: boo
 def same_order(
     written: Sequence[Any], batches: Sequence[Sequence[Sequence[Any]]], partition: Callable[[Any], Hashable]
 ) -> None:
-    """As :func:`same_records`; raises also where a record came after a newer record of its partition.
+    """As :func:`same_records`, but also raises if a record came after a newer record of its partition.
 
-    ``batches`` are the batches of a query in their order, each as the records of its tasks. The tasks of a batch run side
-    by side, so the order counts within each task, and from one batch to the next.
+    ``batches`` are the batches of a query in order, each as the records of its tasks. The tasks of a batch run in
+    parallel, so the order matters within each task and from one batch to the next.
     """
     same_records(written, [record for tasks in batches for task in tasks for record in task])
     places: dict[str, deque[int]] = defaultdict(deque)
@@ -54,7 +54,7 @@ def same_order(
 
 
 def key_of(record: Any) -> str:
-    """The text by which a record is known."""
+    """The text that identifies a record."""
     if isinstance(record, Mapping):
         return dumps(dict(record))
     return dumps(record.asDict(recursive=True)) if hasattr(record, "asDict") else dumps(record)

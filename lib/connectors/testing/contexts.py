@@ -1,4 +1,4 @@
-"""The contexts by which a connector's author tells the suites about the external system, and running a suite in a notebook."""
+"""Contexts describe an external system to the suites; the author of a connector writes one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .faults import Point
 
 
 class SourceContext(ABC):
-    """An external system. Each test has a context of its own.
+    """An external system to read from. Each test has its own context.
 
-    A subclass sets ``source``, and ``schema``, that of the rows that :meth:`write` returns. It sets ``limit`` where the
-    source's options have other names, and ``latest`` where the source can start at the newest record.
+    A subclass sets ``source``, and ``schema``: the schema of the rows that :meth:`write` returns. It sets ``limit`` if the
+    source's options have other names, and ``latest`` if the source can start at the newest record.
     """
 
     source: ClassVar[type[Source]]
@@ -32,26 +32,26 @@ class SourceContext(ABC):
     limit: ClassVar[Mapping[str, str]] = {"maxRowsPerTrigger": "7"}
     """Options that cut the data of one :meth:`write` into several batches."""
     latest: ClassVar[Mapping[str, str] | None] = None
-    """Options that start at the newest record. ``None`` skips the case of a start that must not move."""
+    """Options that start at the newest record. ``None`` skips the case that such a start must not move."""
     unordered: ClassVar[str] = ""
-    """Why the system has no order, such as "an index has no order of writing". Empty: the records of one partition are
-    read in the order in which :meth:`write` returned them; all records, where :meth:`partition` names none."""
+    """Why the system has no order, such as "an index has no order of writing". Empty: the source reads the records of a
+    partition in the order in which :meth:`write` returned them; all records, if :meth:`partition` names none."""
     never_empty: ClassVar[str] = ""
-    """Why there cannot be a system without records. Empty: a new context is such a system."""
+    """Why the system cannot be without records. Empty: a new context has no records."""
 
     undated: ClassVar[str] = ""
-    """Why a query that ends may read what is written while it runs, such as "an API does not say when a record came". Empty:
-    it reads what was there at its start."""
+    """Why a query that ends may read records written while it runs, such as "an API does not say when a record came".
+    Empty: it reads only the records present at its start."""
 
     short_lease: ClassVar[Mapping[str, str]] = {}
-    """Options that lease a message for a second or so. Empty skips the case of leases that end."""
+    """Options that lease a message for about a second. Empty skips the case of leases that end."""
 
     classes: ClassVar[Sequence[type]] = ()
-    """Classes of your own that the options name, for ``connectors.register``."""
+    """Your own classes that the options name, for ``connectors.register``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Those of a case: what they hold, such as a thread that extends leases, ends with it."""
+        """The planners of a case, closed with the case to end, for example, their threads that extend leases."""
 
     @abstractmethod
     def options(self) -> dict[str, str]:
@@ -62,39 +62,39 @@ class SourceContext(ABC):
         """Adds ``count`` new records to the system and returns them as rows."""
 
     def partition(self, row: Mapping[str, Any]) -> str | None:
-        """The partition that ``row`` was written to: the records of one have an order (see ``unordered``).
+        """The partition of ``row``; the records of a partition have an order (see ``unordered``).
 
-        ``None`` is one partition for everything, and skips the case of a limit that must be shared fairly.
+        ``None`` means one partition for everything, and skips the case of a limit that must be shared fairly.
         """
         return None
 
     def lose(self) -> bool:
-        """Deletes the records of the system, read or not, as expiry or truncation does. False if it cannot."""
+        """Deletes the system's records, read or unread, as expiry or truncation does. False if it cannot."""
         return False
 
     @cached_property
     def planners(self) -> list[Planner]:
-        """The planners of a case, which are closed after it."""
+        """Inside, collects the planners of a case; closes them after it."""
         return []
 
     requests: ClassVar[Sequence[tuple[Any, str]]] = ()
-    """The functions by which the client asks the system, each as its class or module and its name: a history
-    (:class:`~connectors.testing.SimulationSuite`) may lose each request and each answer."""
+    """The client's functions that send requests, each as its class or module and its name. A history
+    (:class:`~connectors.testing.SimulationSuite`) may lose each of these requests and answers."""
 
     def set_time(self, now: float) -> None:  # noqa: B027
-        """Sets the system's clock to ``now``, in seconds since 1970. The histories of a queue, whose leases end, need it."""
+        """Sets the system's clock to ``now``, in seconds since 1970. Histories of a queue need it, since leases end."""
 
     def settle(self) -> None:  # noqa: B027 - a hook, not a duty
-        """Waits until the system gives again what readers that were killed have held."""
+        """Waits until the system redelivers the messages that killed readers have held."""
 
     def close(self) -> None:  # noqa: B027
         """Ends what the context started."""
 
 
 class SinkContext(ABC):
-    """A target, empty at first. Each test has a context of its own.
+    """A target, empty at first. Each test has its own context.
 
-    A subclass sets ``sink``. One with columns of its own sets ``schema``, overrides :meth:`row`, and gives the same rows
+    A subclass sets ``sink``. If it has other columns, it sets ``schema``, overrides :meth:`row`, and gives the same rows
     in ``select``, as SQL over a column ``value`` that holds the number.
     """
 
@@ -103,15 +103,15 @@ class SinkContext(ABC):
     carriers: ClassVar[Sequence[str]] = ("foreach_batch", "format")
     select: ClassVar[Sequence[str]] = ("value AS id", "concat('row ', value) AS name")
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
-    """The guarantee that the suite holds the sink to."""
+    """The guarantee that the suite checks."""
     classes: ClassVar[Sequence[type]] = ()
-    """Classes of your own that the options name, for ``connectors.register``."""
+    """Your own classes that the options name, for ``connectors.register``."""
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
-    """Options that make all staging old enough to be swept."""
+    """Options that make all staging old enough for a sweep."""
     requests: ClassVar[Sequence[tuple[Any, str]]] = ()
     """As those of :class:`SourceContext`."""
     most_leftovers: ClassVar[int] = 8
-    """The number of things that may be staged, however often a batch has failed: what four starts of two tasks leave."""
+    """The most staged items, however often a batch has failed: as many as four starts of two tasks leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,29 +125,29 @@ class SinkContext(ABC):
         """The rows that a reader of the target sees now."""
 
     def take_away(self) -> list[dict[str, Any]] | None:
-        """Moves the rows that readers see out of the target, as an archive job does, and returns them.
+        """Moves the visible rows out of the target, as an archive job does, and returns them.
 
-        ``None`` skips the case that a recovery must not bring them back.
+        ``None`` skips the case that a recovery must not restore them.
         """
         return None
 
     def leftovers(self) -> list[str] | None:
-        """The names of everything that is staged now; ``None`` skips the cases of staging that must go."""
+        """The names of everything that is staged now; ``None`` skips the cases of staging that must be removed."""
         return None
 
     def disks(self) -> Sequence[Path]:
-        """The local folders that the sink writes to: a power failure loses what is not synced there.
+        """The local folders that the sink writes to: a power failure loses changes there that are not synced.
 
-        None skips the cases of power failures.
+        An empty sequence skips the cases of power failures.
         """
         return ()
 
     def lose_stage(self) -> bool:
-        """Removes all that is staged, as a wrong clean-up does, or a folder that executors do not share. False if it cannot."""
+        """Removes all staging, as a wrong clean-up does, or a folder that executors do not share. False if it cannot."""
         return False
 
     def row(self, number: int) -> dict[str, Any]:
-        """The ``number``-th row that the suite writes; the same one at each call."""
+        """The ``number``-th row that the suite writes; the same at each call."""
         return {"id": number, "name": f"row {number}"}
 
     def points(self) -> tuple[Point, ...]:
@@ -170,13 +170,13 @@ class SinkContext(ABC):
 
 
 class FolderContext(SinkContext):
-    """A target that is a local folder, which the sink writes to by :class:`~connectors.core.folder.SinkFolder`."""
+    """A local folder as the target, which the sink writes by :class:`~connectors.core.folder.SinkFolder`."""
 
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)}
 
     def files(self) -> list[Path]:
-        """The files that a reader lists: all without hidden names."""
+        """The files that a reader lists: all that are not hidden."""
         files = (file for file in self.folder.rglob("*") if file.is_file())
         return sorted(file for file in files if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
 
@@ -206,14 +206,14 @@ ContextT = TypeVar("ContextT", SourceContext, SinkContext)
 
 @contextlib.contextmanager
 def open_context(kind: type[ContextT], folder: Path) -> Iterator[ContextT]:
-    """A new context of ``kind``, with its folder; closed at the end."""
+    """A new context of ``kind`` with its folder; closes it at the end."""
     with contextlib.closing(kind(folder)) as context:
         context.folder.mkdir(parents=True)
         yield context
 
 
 def todo_lines(kind: type) -> list[str]:
-    """What is still to be done in the module of a connector: each ``TODO:``, with the line below it."""
+    """The open tasks in the module of a connector: each ``TODO:`` with the line below it."""
     try:
         file, text = inspect.getsourcefile(kind), inspect.getsource(inspect.getmodule(kind) or kind)
     except (OSError, TypeError):  # a class of a notebook has no file

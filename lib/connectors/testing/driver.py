@@ -1,11 +1,11 @@
-"""A Spark driver in a process of its own, which runs streaming queries and can be killed.
+"""A Spark driver in its own process, which runs streaming queries and can be killed.
 
-A :class:`SparkQuery` is a query as data, so that this process and another one can run the same. :func:`start_driver`
+A :class:`SparkQuery` is a query as data, so that this process and another can run the same query. :func:`start_driver`
 starts ``python -m connectors.testing.driver SPEC.json``. The file holds
 ``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``; the driver creates ``ready`` when all queries run.
 ``master`` is a Spark master, or the name of an environment of :mod:`connectors.testing.environments`.
-A kill at a point of one of them ends Python and the JVM, which is a Connect server's where there is one. Spark's Python
-workers live on for a moment, as zombies.
+A kill at a point of a query ends Python and the JVM (that of the Connect server, if there is one). Spark's Python
+workers live on for a moment as zombies.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class SparkQuery:
     faults: str
     select: Sequence[str] = ("*",)
     source_class: str = ""
-    """``"module:Class"`` of a source that passes the points of the injector, or is not among the library's systems."""
+    """``"module:Class"`` of a source that passes the injector's points, or that is no system of the library."""
     classes: Sequence[str] = ()
-    """``"module:Class"`` of what the options name and a Connect server cannot import."""
+    """``"module:Class"`` of classes that the options name and a Connect server cannot import."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
@@ -82,14 +82,14 @@ class SparkQuery:
         self.start(spark).awaitTermination()
 
     def forget_commit(self) -> None:
-        """As if the driver had died after the sink's commit and before Spark's own."""
+        """Acts as if the driver had died after the sink's commit and before Spark's own."""
         forget_commit(self.checkpoint)
 
     def _remove_half_an_offset(self) -> None:
-        """Lets a query start whose driver was killed while it wrote its very first offset.
+        """Repairs the checkpoint of a query whose driver was killed while it wrote its very first offset.
 
-        Spark (4.1 and later) takes the rest of that file for the state of another query, and refuses to start until
-        somebody has removed it.
+        Spark (4.1 and later) takes the partial file for the state of another query, and refuses to start until somebody
+        removes it.
         """
         offsets = Path(self.checkpoint) / "offsets"
         files = list(offsets.iterdir()) if offsets.exists() else []
@@ -117,7 +117,7 @@ class _FaultyForeachBatch(Carried):
 
 
 def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
-    """Starts a driver that runs ``queries`` and leads a process group of its own; its output goes to ``folder/log``."""
+    """Starts a driver that runs ``queries`` in its own process group; its output goes to ``folder/log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ready").unlink(missing_ok=True)
     spec = {"master": master, "conf": conf, "queries": [asdict(query) for query in queries], "ready": str(folder / "ready")}
@@ -133,7 +133,7 @@ def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: s
 
 
 def main(file: str) -> None:
-    """Runs the queries of a specification to their ends."""
+    """Runs the queries of a specification to their end."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     spec = json.loads(Path(file).read_text())
     spark, jvm = _session_and_jvm(spec["master"], spec["conf"])

@@ -36,7 +36,7 @@ from ..ground.state import digest, dumps, loads
 from ..storage.local import LocalStorage
 from .faults import FailureInjector, Point
 
-# A child does not collect the garbage of its parent: clients in it would crash, since a fork does not copy their threads.
+# A child does not collect its parent's garbage: clients in it would crash, since a fork does not copy their threads.
 os.register_at_fork(after_in_child=gc.freeze)
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
@@ -44,7 +44,7 @@ _FORKS: Final = 10
 _FORK_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 1.0
 _STACK_SECONDS: Final = 0.5
-"""A process that hangs has so long to write its stack."""
+"""The seconds that a hanging process has to write its stack."""
 
 
 class Checkpoint:
@@ -59,7 +59,7 @@ class Checkpoint:
         return self.storage.read("metadata").decode()
 
     def make_durable(self) -> None:
-        """What a run that died has written, and may not have synced, stays from now on."""
+        """Makes durable what a dead run has written and perhaps not synced."""
         self.storage.sync(folders=["offsets", "commits"])
 
     def planned(self) -> int:
@@ -74,15 +74,15 @@ class Checkpoint:
         return INITIAL if batch < 0 else loads(self.storage.read(f"offsets/{batch}"), f"offset {batch}")
 
     def plan(self, batch: int, end: Offset) -> bool:
-        """False if another run has been faster."""
+        """Records the end of ``batch``; false if another run was faster."""
         return self.storage.put_if_absent(f"offsets/{batch}", dumps(end).encode())
 
     def finish(self, batch: int) -> bool:
-        """False if another run has been faster."""
+        """Marks ``batch`` as finished; false if another run was faster."""
         return self.storage.put_if_absent(f"commits/{batch}", b"")
 
     def forget_commit(self) -> None:
-        """As if the engine had died after the sink's commit and before its own."""
+        """Acts as if the engine had died after the sink's commit and before its own."""
         self.storage.delete(f"commits/{self.done()}")
 
 
@@ -91,8 +91,8 @@ class Engine:
     """A query from ``source`` into ``sink``, with its checkpoint in ``folder``.
 
     ``carrier`` is ``"foreach_batch"``, which asks the ledger before it writes, or ``"format"``, which writes and then asks.
-    ``schema`` is that of the source's rows; ``convert`` turns them into the sink's. ``tasks`` deals the rows of a batch out
-    to so many tasks, as a shuffle does, so that a replay may have another layout. By default each slice is a task.
+    ``schema`` is the schema of the source's rows; ``convert`` turns them into the sink's. ``tasks`` distributes the rows of a
+    batch to so many tasks, as a shuffle does, so that a replay may have another layout. By default each slice is a task.
     """
 
     folder: Path
@@ -105,11 +105,11 @@ class Engine:
     injector: FailureInjector | None = None
     tasks: int | None = None
     available_now: bool = True
-    """Whether a run ends where the data ended at its start; else it ends after :attr:`seconds`."""
+    """Whether a run ends at the end that the data had at its start; else it ends after :attr:`seconds`."""
     seconds: float = 30.0
 
     def run(self, batches: int | None = None) -> int:
-        """Writes everything that is available, or so many ``batches`` of it. Returns the number of batches that ran."""
+        """Writes all available data, or only ``batches`` of it. Returns the number of batches that ran."""
         checkpoint, planner, commit = Checkpoint(self.folder), Planner(self.source), Commit(self.sink)
         run = machine.token()
         checkpoint.make_durable()
@@ -165,7 +165,7 @@ class Engine:
         return rows, f"{checksum:016x}"
 
     def stage(self, batch: Batch, slices: Sequence[Slice], staged: list[Committable]) -> None:
-        """Runs the tasks of ``batch``, and appends what each has staged."""
+        """Runs the tasks of ``batch``, and appends the committable of each to ``staged``."""
         for index in range(self.tasks or len(slices)):
             staged.append(self._task(batch, index, slices))
 
@@ -196,9 +196,9 @@ class Engine:
 
 
 def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
-    """Runs ``work`` in a forked process and returns its exit code: 0, 1 after an exception, -9 when it was killed.
+    """Runs ``work`` in a forked process and returns its exit code: 0, 1 after an exception, -9 if it was killed.
 
-    Raises ``TimeoutError`` for one that has not ended within ``seconds``, and ends it; its stack is on standard error.
+    If it has not ended within ``seconds``, ends it and raises ``TimeoutError``; its stack is on standard error.
     """
     child = _fork(work)
     until = time.monotonic() + seconds
@@ -218,8 +218,8 @@ def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
 def _fork(work: Callable[[], object]) -> int:
     """The id of a forked process that has begun with ``work``.
 
-    A client library's thread may hold the C library's lock of name resolution at the moment of the fork, which nobody
-    releases in the forked process. Such a one is ended before it begins, and there is another fork.
+    At the moment of the fork, a client library's thread may hold the C library's lock of name resolution. Nobody would
+    release it in the forked process, so that process is ended before it begins, and forked again.
     """
     for _ in range(_FORKS):
         reader, writer = os.pipe()

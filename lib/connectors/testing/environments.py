@@ -5,13 +5,13 @@ the fixture ``environment`` then runs in each environment, with its session as `
 
 ===========  ======================================================================================================
 ``local``    ``local[2,4]``: driver and tasks share a process; a failed task is tried again
-``cluster``  ``local-cluster[2,1,1024]``: two executors, each a JVM of its own that can be lost
-``connect``  a Spark Connect server, a process of its own, whose Python has everything but this library
+``cluster``  ``local-cluster[2,1,1024]``: two executors, each in its own JVM, which can be lost
+``connect``  a Spark Connect server in its own process, whose Python has everything but this library
 ===========  ======================================================================================================
 
 ``pytest --environment cluster`` (or ``all``, or several with commas) chooses environments. Without it, suites whose
 ``everywhere`` is true run all cases in ``local`` and those marked ``essential`` elsewhere. Other suites run in ``local``
-only, without the cases marked ``thorough``. What is left out is marked ``soak``.
+only, without the cases marked ``thorough``. Cases left out are marked ``soak``.
 
 A session costs 10 to 20 seconds, so tests are ordered by environment, and only one session at a time is alive. With
 pytest-xdist (``-n 2 --dist loadgroup --no-loadscope-reorder``) an environment stays in one process. So do the cases of a
@@ -49,7 +49,7 @@ ENVIRONMENTS: Final = (LOCAL, CLUSTER, CONNECT)
 _MASTERS: Final = {LOCAL: "local[2,4]", CLUSTER: "local-cluster[2,1,1024]"}
 _CLUSTER: Final = {
     "spark.decommission.enabled": "true",
-    # Tests kill executors; Spark must not give up for that.
+    # Tests kill executors; Spark must not give up because of that.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.excludeOnFailure.enabled": "false",
 }
@@ -74,17 +74,17 @@ class Environment:
             self.spark = session(_MASTERS[self.name], {**(_CLUSTER if self.name == CLUSTER else {}), **self.conf})
 
     def connect(self) -> None:
-        """A new session with the Connect server that runs."""
+        """Opens a new session with the running Connect server."""
         from pyspark.sql.connect.session import SparkSession
 
         assert self.server is not None
-        os.environ[_CONNECT_MODE] = "1"  # by this, Spark's functions choose between their two implementations
+        os.environ[_CONNECT_MODE] = "1"  # by it, Spark's functions choose between their two implementations
         self.spark = SparkSession.builder.remote(self.server.url).create()
         connectors.register(self.spark)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Environment]:
-        """Sets Spark's mode while a test runs: the processes that it starts inherit it; those of later tests must not."""
+        """Sets Spark's mode while a test runs. The test's processes inherit it; those of later tests must not."""
         if self.server is not None:
             os.environ[_CONNECT_MODE] = "1"
         try:
@@ -97,7 +97,7 @@ class Environment:
         return driver_process(self.spark) if self.server is None else self.server.children[0].pid
 
     def executors(self) -> list[int]:
-        """The ids of the executors' processes: of as many executors as ran tasks at once."""
+        """The ids of the executors' processes: of the executors that ran tasks at the same time."""
         rows = self.spark.range(0, 8, 1, 8).mapInArrow(_executor, "pid long").distinct().collect()
         return [int(row.pid) for row in rows]
 
@@ -116,7 +116,7 @@ class Environment:
 
 
 class Environments:
-    """Starts environments on demand, and ends the one before."""
+    """Starts environments on demand, and ends the previous one."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
         self.conf = conf
@@ -129,11 +129,11 @@ class Environments:
             environment = Environment(name, self.conf)
             environment.start()
             self.running = environment
-        activate(self.running.spark)  # a test before may have been interrupted in a call of Spark
+        activate(self.running.spark)  # an earlier test may have been interrupted in a call of Spark
         return self.running
 
     def stop(self) -> None:
-        """Ends the environment that runs."""
+        """Ends the running environment."""
         if self.running is not None:
             self.running.stop()
             self.running = None
@@ -166,7 +166,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def chosen(config: pytest.Config) -> tuple[str, ...]:
-    """The environments that the command line names; empty when it names none."""
+    """The environments that the command line names; empty if it names none."""
     names = [name.strip() for name in str(config.getoption("--environment")).split(",") if name.strip()]
     unknown = [name for name in names if name not in (*ENVIRONMENTS, "all")]
     if unknown:
@@ -175,7 +175,7 @@ def chosen(config: pytest.Config) -> tuple[str, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs each test that asks for ``environment`` in all environments; those that it can do without are soak tests."""
+    """Runs each test that asks for ``environment`` in all environments; in unnecessary ones it is a soak test."""
     parameters = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "environment" not in metafunc.fixturenames or any("environment" in names for names in parameters):
         return
@@ -196,7 +196,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the tests by environment: local ones come first, or last where several processes share the work."""
+    """Orders the tests by environment: local ones first, or last if several processes share the work."""
     shared = hasattr(config, "workerinput")
     if shared:
         groups = {item: _group(item) for item in items}
@@ -208,13 +208,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _group(item: pytest.Item) -> str:
-    """The group of a test, which stays in one process: an environment, and of the local one a file or a folder."""
+    """The group of a test, which stays in one process: an environment; in the local one a file or a folder."""
     name = _environment_of(item)
     return _file_or_folder(item) if name == LOCAL else name
 
 
 def _file_or_folder(item: pytest.Item) -> str:
-    """The file of a test, or its folder where ``one_process`` names it."""
+    """The file of a test, or its folder if ``one_process`` names it."""
     file = item.path.relative_to(item.config.rootpath)
     together = any(file.parent.match(pattern) for pattern in item.config.getini("one_process"))
     return (file.parent if together else file).as_posix()

@@ -1,4 +1,4 @@
-"""Every case that a source over an epoch log must pass: those of any source, and those of what is acknowledged::
+"""Every case that a source with an epoch log must pass: those of any source, and those of acknowledgements::
 
     class TestShards(EpochSourceSuite):
         context = ShardsContext
@@ -45,7 +45,7 @@ class EpochSourceSuite(SourceSuite):
 
 
 class _Runs:
-    """Runs of one query, of which each begins where the one before has ended, as Spark's do."""
+    """Runs of one query. Each begins where the previous one ended, as in Spark."""
 
     def __init__(self, system: SourceContext, injector: FailureInjector, log: Log) -> None:
         self._system = system
@@ -55,7 +55,7 @@ class _Runs:
         self.committed: Rows = []
 
     def rest(self, count: int) -> None:
-        """Reads until there are ``count`` rows; a run that ends by a fault is started again, and may wait for leases to end."""
+        """Reads until there are ``count`` rows. It restarts a run that a fault has ended, which may wait for leases to end."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while True:
             with contextlib.suppress(Injected):

@@ -1,8 +1,8 @@
-"""Failure injection: errors, outages and kills at a chosen point of a batch, in whichever process reaches it.
+"""Failure injection: errors, outages and kills at a chosen point of a batch, in the process that reaches it.
 
-A :class:`FailureInjector` keeps its faults in a folder that all processes share. Each fault is a file; the process that
+A :class:`FailureInjector` stores its faults in a folder that all processes share. Each fault is a file; the process that
 reaches its point claims it by an atomic rename. So a fault strikes exactly as often as it was armed, in the driver, in a
-planning process or in a task. :func:`faulty_sink` and :func:`faulty_source` are a connector that passes all points.
+planning process or in a task. :func:`faulty_sink` and :func:`faulty_source` make connectors that pass all points.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Point(str, Enum):
 
 ACKNOWLEDGEMENT_POINTS: Final = (Point.EPOCH_COMMITTED, Point.EPOCH_ACKNOWLEDGED)
 EPOCH_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, *ACKNOWLEDGEMENT_POINTS)
-"""The points of a source that stands on an epoch log."""
+"""The points of a source with an epoch log."""
 
 
 class Action(str, Enum):
@@ -71,20 +71,20 @@ class Injected(Exception):
 
 
 class FailureInjector:
-    """Arms faults and lets them strike. ``folder`` must be reachable by every process of the run."""
+    """Arms faults and lets them strike. Every process of the run must reach ``folder``."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def arm(self, point: Point, action: Action = Action.RAISE, *, times: int = 1, row: int = 0) -> None:
-        """Lets ``action`` strike the next ``times`` times that ``point`` is reached; a row point from ``row`` on."""
+        """Arms ``action`` for the next ``times`` times that a process reaches ``point``; for a row point from ``row`` on."""
         for _ in range(times):
             fault = {"action": action.name, "row": row}
             (self.folder / f"{uuid.uuid4().hex}.{point.name}").write_text(json.dumps(fault))
 
     def arm_one_of(self, seed: int, points: tuple[Point, ...], rows: int, action: Action = Action.KILL) -> Point:
-        """Arms one fault at a point, and below a row, that follow from ``seed`` alone."""
+        """Arms one fault. Its point, and its row below ``rows``, depend on ``seed`` alone."""
         chance = random.Random(seed)
         point = chance.choice(points)
         self.arm(point, action, row=chance.randrange(rows) if point in (Point.READ_ROW, Point.TASK_ROW) else 0)
@@ -105,7 +105,7 @@ class FailureInjector:
         return len(list(self.folder.glob("*.struck")))
 
     def set_victims(self, *pids: int) -> None:
-        """:attr:`Action.KILL` strikes these processes, in this order, before the one that reaches the point."""
+        """Makes :attr:`Action.KILL` strike these processes, in this order, before the one that reaches the point."""
         self._write_pids("victims", pids)
 
     def victims(self) -> list[int]:
@@ -113,23 +113,23 @@ class FailureInjector:
         return self._read_pids("victims")
 
     def clear_victims(self) -> None:
-        """Takes back :meth:`set_victims`."""
+        """Undoes :meth:`set_victims`."""
         (self.folder / "victims").unlink(missing_ok=True)
 
     def set_executors(self, *pids: int) -> None:
-        """:attr:`Action.KILL_EXECUTOR` strikes these processes, for a point that the driver reaches."""
+        """Makes :attr:`Action.KILL_EXECUTOR` strike these processes, for a point that the driver reaches."""
         self._write_pids("executors", pids)
 
     def held(self) -> list[int]:
-        """The processes that :attr:`Action.HOLD` has stopped, also those that were released since."""
+        """The processes that :attr:`Action.HOLD` has stopped, including those released since."""
         return [int(file.suffix[1:]) for file in self.folder.glob("held.*")]
 
     def release(self) -> None:
-        """Lets the processes of :meth:`held` go on."""
+        """Resumes the processes of :meth:`held`."""
         (self.folder / "released").touch()
 
     def reach(self, point: Point, row: int = 0) -> None:
-        """A part of a connector reaches ``point``: a fault that is armed for it, and for this ``row``, strikes."""
+        """Called when a connector reaches ``point``: a fault armed for it and for this ``row`` strikes."""
         for fault in self.folder.glob(f"*.{point.name}"):
             plan = self._claim(fault, row)
             if plan is not None:
@@ -175,9 +175,9 @@ class FailureInjector:
 
 
 def forget_commit(checkpoint: str | os.PathLike[str]) -> None:
-    """Removes Spark's own note of the newest batch from a query's checkpoint, so that the next start replays that batch.
+    """Removes Spark's commit of the newest batch from a query's checkpoint, so that the next start replays that batch.
 
-    It is then as if the driver had died after the sink's commit and before Spark's own.
+    The effect is as if the driver had died after the sink's commit and before Spark's own.
     """
     commits = [file for file in (Path(checkpoint) / "commits").iterdir() if file.name.isdigit()]
     newest = max(commits, key=lambda file: int(file.name))
@@ -186,7 +186,7 @@ def forget_commit(checkpoint: str | os.PathLike[str]) -> None:
 
 
 def executor_process() -> int:
-    """In a task: the id of the JVM that started this worker; a daemon of Spark's stands between the two."""
+    """In a task: the process id of the JVM that started this worker; Spark's daemon is between the two."""
     parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)
     return int(parent.stdout)
 
@@ -206,7 +206,7 @@ _POINTS: Final[dict[str, tuple[Point | None, Point | None]]] = {
     "commit": (Point.COMMIT_BEFORE, Point.COMMIT_AFTER),
     "commit_frame": (Point.COMMIT_BEFORE, Point.COMMIT_AFTER),
 }
-"""The methods of ledgers and committers, and the points that a batch passes before and after them."""
+"""For methods of ledgers and committers the points that a batch passes before and after them."""
 
 
 def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:
@@ -268,7 +268,7 @@ def faulty_source(kind: type[Source], injector: FailureInjector) -> type[Source]
 
 
 def _between(before: Point, method: Callable[..., Any], after: Point, injector: FailureInjector) -> Callable[..., Any]:
-    """``method``, which passes a point before it and one after it."""
+    """``method``, wrapped to pass a point before it and one after it."""
 
     def between(*arguments: Any) -> Any:
         injector.reach(before)
@@ -282,7 +282,7 @@ def _between(before: Point, method: Callable[..., Any], after: Point, injector: 
 def _faulty_part(part: Any, kinds: Sequence[type], injector: FailureInjector) -> Any:
     """Forwards the methods of ``part`` and passes their points; ``None`` if the sink has no such part.
 
-    The result is of the first of ``kinds`` that ``part`` is of.
+    The result is an instance of the first of ``kinds`` that fits ``part``.
     """
     if part is None:
         return None

@@ -1,7 +1,7 @@
-"""A disk that simulates power failures: what was not synced is undone, in part or whole.
+"""A disk that simulates power failures: it undoes some or all changes that were not synced.
 
-POSIX promises after a crash only what was synced: the content of a synced file, and a change of names (a new file, a link,
-a rename, a removal) that a sync of its folder has followed. Any other change may have happened or not, in any combination.
+After a crash POSIX promises only synced changes: the content of a synced file, and a change of names (a new file, a link,
+a rename, a removal) followed by a sync of its folder. Any other change may be lost or not, in any combination.
 :class:`ForgetfulDisk` records each change that goes through :mod:`connectors.storage.local`. :meth:`ForgetfulDisk.fail`
 chooses one of the states that a power failure may leave, and restores it.
 """
@@ -37,7 +37,7 @@ class ForgetfulDisk(local.Disk):
         self._count = 0
 
     def start(self) -> None:
-        """Starts the journal: all files of now are durable."""
+        """Starts the journal: all present files are durable."""
         shutil.rmtree(self.journal, ignore_errors=True)
         (self.journal / "files").mkdir(parents=True)
         (self.journal / "changes").touch()
@@ -48,16 +48,16 @@ class ForgetfulDisk(local.Disk):
                 self._record("name", path, file=self._link_content(path), durable=True, content=True)
 
     def run(self, work: Callable[[], object]) -> None:
-        """Runs ``work`` with this disk in the place of the machine's own."""
+        """Runs ``work`` with this disk instead of the machine's own."""
         own, local.disk = local.disk, self
-        local.durable_folders().clear()  # a fork knows what its parent has synced, in folders that had the same names
+        local.durable_folders().clear()  # a fork remembers its parent's synced folders, which had the same names
         try:
             work()
         finally:
             local.disk = own
 
     def fail(self, chance: random.Random) -> None:
-        """The power fails: ``chance`` says which of the changes that were not synced are undone."""
+        """Simulates a power failure: ``chance`` decides which unsynced changes are undone."""
         forgets = chance.choice((0.5, 1.0))
         changes = self._changes()
         names: dict[str, str | None] = {}
@@ -134,14 +134,14 @@ class ForgetfulDisk(local.Disk):
         return str(path)[len(str(self.folder)) + 1 :]
 
     def _link_content(self, path: Path) -> str:
-        """Links a file into the journal, so that its content stays when its own name is gone; returns the name there."""
+        """Links a file into the journal, so that its content outlives its own name; returns its name in the journal."""
         number = _number(path)
         if not (self.journal / "files" / number).exists():
             os.link(path, self.journal / "files" / number)
         return number
 
     def _keep(self, path: Path, to: Path) -> None:
-        """A file that whoever wrote it opened without this disk gets a name below the folder."""
+        """Gives a file that was opened without this disk a name below the folder."""
         if self._is_below(to) and path.is_file():
             self._link_content(path)
 
@@ -167,7 +167,7 @@ class ForgetfulDisk(local.Disk):
         for name, file in sorted(names.items()):
             path = self.folder / name
             if not path.parent.is_dir():
-                continue  # its folder is forgotten, and with it what was in there
+                continue  # its folder is undone, and with it its contents
             if file is None:
                 path.mkdir()
             else:

@@ -1,11 +1,11 @@
-"""Kills of Spark drivers: many queries in one session that is killed again and again, and then every row compared.
+"""Kills of Spark drivers: runs many queries in one session, kills it again and again, and then compares every row.
 
-A round starts a driver with another parallelism than the round before and lets it write to all targets at once. Then it
-kills the driver, at a point that one of the queries reaches or at any moment. Every other kill where there are real
-executors takes one of them instead, at a row of its task, and the driver goes on. Each round adds rows: more numbers, or new
-records in the sources under test. A last run, which nobody disturbs, finishes all queries. A driver that fails without a
-kill, such as one whose Python workers start too slowly on a busy machine, is started again, as a scheduler does, and
-the report says so.
+A round starts a driver with another parallelism than the previous round, and lets it write to all targets at once. Then it
+kills the driver, at a point that one of the queries reaches or at any moment. With real executors, every other kill hits
+one of them instead, at a row of its task, and the driver goes on. Each round adds rows: more numbers, or new records in
+the sources under test. A last, undisturbed run finishes all queries. A driver may also fail without a kill, for example
+because its Python workers start too slowly on a busy machine. It is then restarted, as a scheduler does, and the report
+says so.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LOG = 60_000
 
 @dataclass
 class Kills:
-    """Drivers that write to ``targets`` (by name: a context and a carrier) and are killed as ``seed`` says.
+    """Drivers that write to ``targets`` (by name: a context and a carrier) and are killed at moments chosen by ``seed``.
 
-    A target whose name is in ``sources`` gets that system's rows as they are, any other one gets the rows of its context.
-    ``conf`` are settings of Spark that the drivers need; they run in ``environments`` by turns.
+    A target whose name is in ``sources`` gets that system's rows unchanged, any other gets the rows of its context.
+    ``conf`` has Spark settings that the drivers need; they run in ``environments`` by turns.
     """
 
     folder: Path
@@ -60,9 +60,9 @@ class Kills:
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self, kills: int) -> None:
-        """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere.
+        """Kills, finishes undisturbed, and raises ``AssertionError``, which names every wrong record of every target.
 
-        Called again, it goes on with the same queries.
+        A second call continues the same queries.
         """
         chance = random.Random(f"{self.seed} {self._rounds}")
         queries = {name: self._query(name) for name in self.targets}
@@ -136,7 +136,7 @@ class Kills:
         kill_after: float | None = None,
         environment: str = LOCAL,
     ) -> int:
-        """Runs a driver to its end, or kills it so many seconds after its queries have started. Returns its exit code."""
+        """Runs a driver to its end, or kills it ``kill_after`` seconds after its queries started. Returns its exit code."""
         for query in queries:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
@@ -149,7 +149,7 @@ class Kills:
         raise AssertionError("\n".join([*self.report[-_STARTS:], driver.log.read_text()[-_LOG:]]))
 
     def _difference(self, name: str, rows: int) -> str:
-        """Every record of the target ``name`` that is wrong; empty if none is."""
+        """Every wrong record of the target ``name``; empty if there is none."""
         target, _ = self.targets[name]
         try:
             if name in self.sources:
@@ -193,13 +193,13 @@ class _Driver:
         return str(errors[-1]) if errors else log[-_LOG:]
 
     def _dump_threads(self) -> None:
-        """Lets Python and the JVM write into the log where all their threads are."""
+        """Makes Python and the JVM write the stacks of all their threads into the log."""
         for pid, dump in zip(self.injector.victims(), (signal.SIGUSR1, signal.SIGQUIT), strict=False):
             os.kill(pid, dump)
         time.sleep(3)  # they write into the log
 
     def _kill(self) -> None:
-        """Kills Python and the JVM; Spark's workers lead groups of their own and live on for a moment."""
+        """Kills Python and the JVM. Spark's workers have their own process groups and live on for a moment."""
         for pid in {*self.injector.victims(), self.process.pid}:
             try:
                 os.kill(pid, signal.SIGKILL)

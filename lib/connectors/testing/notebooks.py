@@ -1,6 +1,6 @@
-"""Notebooks and functions in drivers that are killed, and notebooks that are run by another one, which proves them.
+"""Runs notebooks for other notebooks that test them, and kills the drivers of notebooks and functions.
 
-A proof runs the pipeline itself, with scratch names for its parameters, and so proves what its reader has edited::
+A test runs the pipeline itself, with scratch names as parameters, so it also tests the edits of its reader::
 
     run_notebook("orders", {"workdir": scratch, "incoming": f"{scratch}/incoming"})
     kill_notebook("orders", {…}, when=lambda: Path(scratch, "checkpoint/offsets/1").exists())
@@ -35,9 +35,9 @@ _LOG: Final = 3000
 def run_notebook(name: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Runs the code cells of the notebook ``name`` in this process, with this Spark session, and returns its variables.
 
-    ``name`` is a path from the working directory, with or without ``.ipynb``; what is not there is looked for among the
-    templates of this repository. ``parameters`` are those of ``dbutils.widgets``. Cells are plain Python, without magics. What
-    the notebook prints and displays is dropped. Raises what a cell raises, and :class:`Misconfigured` without the notebook.
+    ``name`` is a path from the working directory, with or without ``.ipynb``, or else the name of a template of this
+    repository. ``parameters`` are those of ``dbutils.widgets``. Cells are plain Python, without magics. The notebook's output
+    is dropped. Raises the error of a cell, and :class:`Misconfigured` if there is no such notebook.
     """
     path = _notebook_path(name)
     variables: dict[str, Any] = {
@@ -54,7 +54,7 @@ def run_notebook(name: str, parameters: Mapping[str, str] | None = None) -> dict
 
 
 def kill_notebook(name: str, parameters: Mapping[str, str], when: Callable[[], bool]) -> None:
-    """Runs a notebook in a process with a Spark session of its own, and kills both (``kill -9``) as soon as ``when()`` is true.
+    """Runs a notebook in a process with its own Spark session, and kills both (``kill -9``) as soon as ``when()`` is true.
 
     Raises ``RuntimeError`` with the end of its output if the notebook ends before that.
     """
@@ -63,10 +63,10 @@ def kill_notebook(name: str, parameters: Mapping[str, str], when: Callable[[], b
 
 
 def kill_driver(function: Callable[..., Any], arguments: Mapping[str, Any], when: Callable[[], bool]) -> None:
-    """Calls ``function(spark, **arguments)`` in a driver of its own, and kills it (``kill -9``) as soon as ``when()`` is true.
+    """Calls ``function(spark, **arguments)`` in a new driver, and kills it (``kill -9``) as soon as ``when()`` is true.
 
-    The function imports what it needs; the arguments are literals of Python. Raises ``RuntimeError`` with the end of its output
-    if the driver ends before that.
+    The function must import its modules itself; the arguments are literals of Python. Raises ``RuntimeError`` with the end of
+    its output if the driver ends before that.
     """
     imports = "from __future__ import annotations\nfrom connectors import workbench"
     source = textwrap.dedent(inspect.getsource(function))
@@ -78,7 +78,7 @@ def _kill(name: str, program: str, when: Callable[[], bool]) -> None:
     paths = [str(library()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as script:
-        script.write(program.encode())  # the arguments may have secrets, and anybody sees a command line
+        script.write(program.encode())  # the arguments may have secrets, and anybody can see a command line
         script.seek(0)
         command = [sys.executable, "-"]
         driver = subprocess.Popen(command, stdin=script, stdout=log, stderr=log, env=environment, start_new_session=True)

@@ -1,7 +1,7 @@
-"""A message queue that misbehaves on purpose, as a file that all processes share: the system for tests of epoch sources.
+"""A message queue that misbehaves on purpose, in a file that all processes share: the system for tests of epoch sources.
 
-It leases messages, and delivers those again whose lease has ended. ``misbehaviour`` makes it deliver messages twice though they
-are leased (``duplicate``), out of order (``reorder``), and forget acknowledgements (``forget``), each with its probability.
+It leases messages, and redelivers those whose lease has ended. ``misbehaviour`` makes it deliver leased messages twice
+(``duplicate``), out of order (``reorder``), and forget acknowledgements (``forget``), each with its probability.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class QueueDouble:
             file.execute(_CLOCK)
 
     def set_time(self, now: float) -> None:
-        """From now on the queue's clock stands at ``now``, in seconds since 1970; else it is that of who asks."""
+        """Stops the queue's clock at ``now``, in seconds since 1970; without it the clock is the caller's."""
         with transaction(self.path) as file:
             file.execute("INSERT OR REPLACE INTO clock VALUES (1, ?)", (now,))
 
@@ -54,7 +54,7 @@ class QueueDouble:
         return [id for id, _, _ in rows]
 
     def receive(self, count: int, lease_seconds: float | None = None) -> list[tuple[str, Any, float, str]]:
-        """At most ``count`` messages that nobody has: id, body, time of publication, lease."""
+        """At most ``count`` messages that nobody has leased: id, body, time of publication, lease."""
         until = self.lease_seconds if lease_seconds is None else lease_seconds
         with transaction(self.path) as file:
             now = _now(file)
@@ -69,31 +69,31 @@ class QueueDouble:
         return leased
 
     def acknowledge(self, leases: Sequence[str]) -> None:
-        """Removes the messages whose leases have not ended; of the others it says nothing, as the strictest systems do."""
+        """Removes the messages whose leases have not ended. It silently ignores the others, as the strictest systems do."""
         with transaction(self.path) as file:
             now = _now(file)
             kept = [(lease, now) for lease in leases if not self._happens("forget")]
             file.executemany("DELETE FROM messages WHERE lease = ? AND visible > ?", kept)
 
     def set_visible(self, leases: Sequence[str], seconds: float) -> None:
-        """The messages that are still leased so are delivered again after ``seconds``."""
+        """Redelivers those of these messages that are still leased after ``seconds``."""
         with transaction(self.path) as file:
             now = _now(file)
             changes = [(now + seconds, lease, now) for lease in leases]
             file.executemany("UPDATE messages SET visible = ? WHERE lease = ? AND visible > ?", changes)
 
     def waiting(self) -> int:
-        """The messages that could be received now."""
+        """The number of messages that could be received now."""
         with transaction(self.path) as file:
             return int(file.execute("SELECT count(*) FROM messages WHERE visible <= ?", (_now(file),)).fetchone()[0])
 
     def unacknowledged(self) -> int:
-        """The messages that the queue still has."""
+        """The number of messages that the queue still has."""
         with transaction(self.path) as file:
             return int(file.execute("SELECT count(*) FROM messages").fetchone()[0])
 
     def end_leases(self) -> None:
-        """Delivers everything again that was not acknowledged."""
+        """Ends all leases, so that the queue redelivers every unacknowledged message."""
         with transaction(self.path) as file:
             file.execute("UPDATE messages SET visible = 0")
 

@@ -1,4 +1,4 @@
-"""Every case that a source over a queue must pass, beside those of :class:`~connectors.testing.epoch_suite.EpochSourceSuite`::
+"""Every case for a source over a queue, in addition to :class:`~connectors.testing.epoch_suite.EpochSourceSuite`::
 
     class TestOrders(QueueSuite):
         context = OrdersContext
@@ -25,11 +25,11 @@ from .source_suite import COUNT, Log, SourceQuery
 
 _WAIT_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 0.5
-"""The seconds for which a case waits where no message may come."""
+"""The seconds that a case waits to see that no message comes."""
 
 
 class QueueSuite(EpochSourceSuite):
-    """The cases of an :class:`~connectors.core.epoch_source.EpochSource`: its receiver, and messages that come again."""
+    """The cases of an :class:`~connectors.core.epoch_source.EpochSource`: its receiver, and redelivered messages."""
 
     @pytest.fixture
     def receiver(self, system: SourceContext) -> Iterator[Receiver]:
@@ -145,7 +145,7 @@ class QueueSuite(EpochSourceSuite):
 
 
 def _counted(kind: type[Source], deliveries: Counter[str]) -> type[Source]:
-    """``kind``, whose receivers count in ``deliveries`` how often they get each message that has an id."""
+    """``kind`` with receivers that count in ``deliveries`` how often they get each message that has an id."""
 
     class CountedSource(kind):  # type: ignore[valid-type, misc]
         def receiver(self, schema: pa.Schema | None) -> Receiver:
@@ -176,7 +176,7 @@ def _receiver(system: SourceContext, **options: str) -> Iterator[Receiver]:
 
 
 def _received(receiver: Receiver, rows: int, *, count: int | None = None, at_least: int | None = None) -> list[Messages]:
-    """``count`` messages (as many as ``rows`` without), at most ``rows`` at a time. Fails where they do not come."""
+    """``count`` messages (default: ``rows``), at most ``rows`` at a time. Fails if they do not come."""
     expected, messages, have = at_least or count or rows, [], 0
     end = time.monotonic() + _WAIT_SECONDS
     while have < expected:

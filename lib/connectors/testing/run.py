@@ -1,4 +1,4 @@
-"""Suites that are run without a test file."""
+"""Runs suites without a test file."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def suite_of(context: type[SourceContext] | type[SinkContext]) -> type:
 
 
 def run_suite(context: type[SourceContext] | type[SinkContext], *, only: str = "") -> str:
-    """Runs a suite without a test file, such as in a notebook in which a connector is being written.
+    """Runs a suite without a test file, for example in a notebook in which you write a connector.
 
-    Returns the last line of pytest's output, such as ``"24 passed in 2.1s"``. ``only`` picks cases as pytest's ``-k`` does.
-    Raises ``AssertionError`` with the output when a case fails.
+    Returns the last line of pytest's output, such as ``"24 passed in 2.1s"``. ``only`` selects cases like pytest's ``-k``.
+    Raises ``AssertionError`` with the output if a case fails.
     """
     _running.append(context)
     output = io.StringIO()

@@ -1,4 +1,4 @@
-"""``Sampler``: a value over time, taken in a thread while something else runs; ``wait_until``: a condition that comes true."""
+"""``Sampler`` records a value over time, in a thread while other code runs; ``wait_until`` waits for a condition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_SECONDS: Final = 0.05
 class Sampler(Generic[T]):
     """Calls ``take()`` in a thread, from now until :meth:`stop`, with a pause of ``pause`` seconds after each call.
 
-    ``samples`` has what it returned, each with the seconds since the start.
+    ``samples`` has the returned values, each with the seconds since the start.
     """
 
     def __init__(self, take: Callable[[], T], pause: float = 0.0) -> None:
@@ -26,7 +26,7 @@ class Sampler(Generic[T]):
         self._thread.start()
 
     def stop(self) -> list[tuple[float, T]]:
-        """Takes one more sample, the last, and returns all. Raises what ``take`` has raised."""
+        """Takes a last sample and returns all. Raises the error of ``take``."""
         self._end.set()
         self._thread.join()
         if self._error is not None:
@@ -48,9 +48,9 @@ class Sampler(Generic[T]):
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
-    """Returns as soon as ``condition()`` is true; asking it takes at most half of the time.
+    """Returns as soon as ``condition()`` is true; calls of it take at most half of the time.
 
-    Raises ``TimeoutError`` when it is not true within ``seconds``.
+    Raises ``TimeoutError`` if it is not true within ``seconds``.
     """
     start = began = time.monotonic()
     while not condition():

@@ -1,4 +1,4 @@
-"""Small Spark sessions on this machine, and what their processes start with."""
+"""Small Spark sessions on this machine, and the settings of their processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def quick_conf(conf: dict[str, str]) -> dict[str, str]:
 
 
 def quick_java_options() -> str:
-    """Options of a JVM that lives for seconds: it never earns back the cost of its second compiler."""
+    """Options of a JVM that lives for seconds, for which a second compiler would not pay off."""
     return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options()}"
 
 

@@ -1,6 +1,6 @@
-"""Shards that can be read again, as a file that all processes share: the system for tests of cursor sources.
+"""Shards that can be read again, in a file that all processes share: the system for tests of cursor sources.
 
-A shard can be split: it is closed then, and its two children have the later records. Records expire when they are trimmed.
+A split closes a shard; its two children get the later records. A trim expires records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ShardDouble:
                 file.executemany("INSERT INTO shards (name) VALUES (?)", [(name,) for name in shards])
 
     def write(self, bodies: Sequence[int]) -> list[str]:
-        """Adds a record for each number, by turns to the open shards; returns their shards."""
+        """Adds a record for each number, to the open shards by turns; returns the shard of each."""
         with transaction(self.path) as file:
             names = [name for (name,) in file.execute("SELECT name FROM shards WHERE is_open ORDER BY name")]
             shards = [names[body % len(names)] for body in bodies]
@@ -61,7 +61,7 @@ class ShardDouble:
             self.add(f"{shard}{number}", shard)
 
     def trim(self) -> None:
-        """All records expire."""
+        """Expires all records."""
         with transaction(self.path) as file:
             file.execute("UPDATE shards SET trimmed = coalesce((SELECT max(number) FROM records), 0)")
             file.execute("DELETE FROM records")

@@ -1,12 +1,12 @@
-"""Histories that every connector must live through, beside the cases of its other suite::
+"""Histories that every connector must survive, in addition to its other suite::
 
     class TestOrdersInHistories(SimulationSuite):
         context = OrdersContext
 
 In each, an adversary kills and pauses drivers and tasks, runs copies of them, loses requests and answers, moves clocks and
-restores an older checkpoint, in virtual time: ten minutes of outage cost nothing. Then every row is compared. A failure prints
-what happened, with as few of the adversary's moves as show it, and the command that repeats it. The other end of the pipeline,
-and the engine, are models; :mod:`connectors.testing.simulation` is behind it.
+restores an older checkpoint, in virtual time: ten minutes of outage cost nothing. Then the suite compares every row. A failure
+prints the history, with as few of the adversary's moves as possible, and the command that repeats it. The engine and the other
+end of the pipeline are models, from :mod:`connectors.testing.simulation`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .simulation.history import check
 
 
 class SimulationSuite:
-    """The histories of a source or of a sink. A subclass sets ``context``; more ``histories`` find more."""
+    """The histories of a source or a sink. A subclass sets ``context``; more ``histories`` find more errors."""
 
     context: ClassVar[type[SourceContext] | type[SinkContext]]
     histories: ClassVar[int] = 5

@@ -1,6 +1,6 @@
-"""The common part of the suites of sinks: fixtures, a query that writes to the target, and the cases of runs that are killed.
+"""The common part of the suites of sinks: fixtures, a query that writes to the target, and the cases of killed runs.
 
-The parts, each on top of the one before:
+Each part builds on the previous one:
 
 - :class:`SinkCases` has the fixtures: an empty target, and each of its carriers.
 - :class:`SinkQuery` writes numbered rows to the target by the kit's own engine, without Spark.
@@ -64,7 +64,7 @@ class SinkQuery:
         self.carrier = carrier
 
     def engine(self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, **options: str) -> Engine:
-        """A start of the query, which writes the rows ``first`` to ``last``: ``rows`` in a batch, by so many ``tasks``."""
+        """A start of the query that writes the rows ``first`` to ``last``: ``rows`` in a batch, with ``tasks`` tasks."""
         source = {"start": first, "end": last, "numPartitions": tasks, "maxRowsPerTrigger": rows}
         target, schema = self.target, self.target.schema
 
@@ -84,7 +84,7 @@ class SinkQuery:
         )
 
     def expect(self, last: int = ROWS, first: int = 1) -> None:
-        """The target holds the rows ``first`` to ``last``, as often as its guarantee says."""
+        """Checks that the target holds the rows ``first`` to ``last``, as often as its guarantee allows."""
         self.target.expect(last, first)
 
     def needs(self, point: Point) -> None:
@@ -105,19 +105,19 @@ class SinkQuery:
             pytest.skip("the committer records no claims")
 
     def fails_at(self, point: Point, *, times: int = 1, row: int = 0, **how: Any) -> None:
-        """A start of the query, as of :meth:`engine`, ends by an error at ``point``."""
+        """Starts the query as :meth:`engine` does, and checks that it ends by an error at ``point``."""
         self.injector.arm(point, times=times, row=row)
         with pytest.raises(Injected):
             self.engine(**how).run()
 
     def is_killed_at(self, point: Point, *, row: int = 0, **how: Any) -> None:
-        """A start of the query, as of :meth:`engine`, ends by a kill at ``point``."""
+        """Starts the query as :meth:`engine` does, and checks that it ends by a kill at ``point``."""
         self.injector.arm(point, Action.KILL, row=row)
         assert in_a_child(self.engine(**how).run) == -9
 
 
 class KillSuite(SinkCases):
-    """Runs that are killed, without Spark. A subclass sets ``context``; each of ``seeds`` is a schedule for each carrier.
+    """Killed runs, without Spark. A subclass sets ``context``; each of ``seeds`` is a schedule for each carrier.
 
     Inherit it alone for many more schedules::
 
@@ -129,7 +129,7 @@ class KillSuite(SinkCases):
     seeds: ClassVar[int] = 12
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Gives the cases that ask for a seed all of them."""
+        """Runs the cases that ask for a seed with all seeds."""
         if "seed" in metafunc.fixturenames:
             metafunc.parametrize("seed", range(self.seeds))
 
@@ -156,7 +156,7 @@ class KillSuite(SinkCases):
         for number in range(3):
             disk = ForgetfulDisk(query.target.disks()[0], tmp_path / f"disk {number}", chance.randrange(100))
             disk.start()
-            for _ in range(chance.randint(1, 2)):  # the second run finds what the first one has done and not synced
+            for _ in range(chance.randint(1, 2)):  # the second run finds changes that the first has not synced
                 engine = query.engine(tasks=chance.randint(1, 3))
                 assert in_a_child(partial(disk.run, engine.run)) in (0, -9)
             disk.fail(chance)
@@ -168,7 +168,7 @@ class KillSuite(SinkCases):
         for _ in range(3):
             child = _FORK.Process(target=query.engine(last=ROWS).run)
             child.start()
-            time.sleep(chance.uniform(0.0, 0.15))  # any moment: this is the case
+            time.sleep(chance.uniform(0.0, 0.15))  # a kill at any moment is the case
             child.kill()
             child.join()
         query.engine().run()
@@ -176,7 +176,7 @@ class KillSuite(SinkCases):
 
 
 class HeldRun:
-    """A run of a query in a process of its own, which stands still at ``point``, or has ended before.
+    """A run of a query in its own process, which stops at ``point`` or ends before it.
 
     ``how`` goes to :meth:`SinkQuery.engine`.
     """
@@ -192,7 +192,7 @@ class HeldRun:
             time.sleep(0.005)
 
     def exit_code(self) -> int:
-        """Waits for the end of the run, and returns 0, or 1 after an exception."""
+        """Waits for the end of the run; returns 0, or 1 after an exception."""
         self.process.join(_SECONDS)
         code = self.process.exitcode
         if code is None:
@@ -202,7 +202,7 @@ class HeldRun:
 
 
 def release(*runs: HeldRun) -> list[int]:
-    """Lets ``runs`` go on, all at once, and returns their exit codes."""
+    """Resumes all ``runs`` at once and returns their exit codes."""
     for run in runs:
         run.injector.release()
     return [run.exit_code() for run in runs]

@@ -1,9 +1,9 @@
-"""Every case that a sink must pass, for the guarantee that it declares. Inherit it, and all of it runs::
+"""Every case that a sink must pass for the guarantee that it declares. Inherit the suite to run all of it::
 
     class TestBuffered(SinkSuite):
         context = BufferedContext
 
-The cases here run on :class:`~connectors.testing.engine.Engine`, in forked processes that are really killed.
+The cases run on :class:`~connectors.testing.engine.Engine`, in forked processes that are really killed.
 :class:`~connectors.testing.spark_suites.SparkSinkSuite` runs the same target on Spark.
 """
 
@@ -32,10 +32,10 @@ from .sink_cases import BATCH, ROWS, ContentionSuite, HeldRun, SinkQuery, releas
 
 
 class SinkSuite(ContentionSuite):
-    """The cases of a sink. A subclass sets ``context``; fewer ``seeds`` and ``starts`` where opening the target takes long."""
+    """The cases of a sink. A subclass sets ``context``, and fewer ``seeds`` and ``starts`` if its target opens slowly."""
 
     starts: ClassVar[int] = 50
-    """The number of starts that fail, in the case of a batch that fails at every start."""
+    """The number of failed starts in the case of a batch that fails at every start."""
 
     def test_no_stand_in_is_left(self) -> None:
         if lines := todo_lines(self.context.sink):
@@ -228,7 +228,7 @@ class SinkSuite(ContentionSuite):
                 query.is_killed_at(point)
         assert query.target.leftovers(), "a killed run leaves what it has staged"
         query.engine().run()
-        query.engine(last=ROWS + BATCH, **query.target.sweeping).run()  # what a live batch has staged is never swept
+        query.engine(last=ROWS + BATCH, **query.target.sweeping).run()  # the staging of a live batch is never swept
         assert query.target.leftovers() == []
         query.expect(last=ROWS + BATCH)
 
@@ -245,7 +245,7 @@ class SinkSuite(ContentionSuite):
         left, most = query.target.leftovers() or [], query.target.most_leftovers
         query.engine().run()
         query.expect()
-        if len(left) > most:  # no AssertionError: a suite that expects this one still fails where rows are missing
+        if len(left) > most:  # no AssertionError: a suite that expects this error still fails if rows are missing
             pytest.fail(f"{len(left)} staged things after {self.starts} starts, {most} at most: {left}")
 
     def test_a_decided_batch_outlives_runs_that_die_in_their_tasks(self, query: SinkQuery) -> None:
@@ -270,7 +270,7 @@ class SinkSuite(ContentionSuite):
 
     def test_batches_without_rows_are_recorded_too(self, query: SinkQuery) -> None:
         query.needs_ledger()
-        for _ in range(ROWS // BATCH):  # each by a process of its own
+        for _ in range(ROWS // BATCH):  # each in its own process
             engine = query.engine()
             engine.convert = partial(_without, convert=engine.convert, first=BATCH + 1, last=3 * BATCH)
             engine.run(batches=1)
@@ -309,7 +309,7 @@ class SinkSuite(ContentionSuite):
 
 
 def _without(batch: pa.RecordBatch, convert: Convert, first: int, last: int) -> pa.RecordBatch:
-    """The rows of ``batch`` but those with the numbers ``first`` to ``last``."""
+    """The rows of ``batch`` except those with the numbers ``first`` to ``last``."""
     numbers = batch.column(0)
     return convert(batch.filter(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))))
 

@@ -38,7 +38,7 @@ Log = list[Offset]
 class SourceQuery:
     """A query over a source, batch by batch; ``log`` is what its checkpoint holds.
 
-    ``source``, where it is not that of the context, is a subclass of it.
+    ``source`` is the context's, or a subclass of it.
     """
 
     def __init__(self, context: SourceContext, source: type[Source] | None = None, /, **options: str) -> None:
@@ -50,12 +50,12 @@ class SourceQuery:
             context.planners.append(self.planner)
 
     def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
-        """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
+        """The rows of the next batch, whose end goes into ``log``; ``None`` if there is nothing new."""
         number = self.plan(log, limit)
         return None if number is None else self.batch(log, number)
 
     def plan(self, log: Log, limit: ReadLimit | None = None) -> int | None:
-        """The number of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
+        """The number of the next batch, whose end goes into ``log``; ``None`` if there is nothing new."""
         assert len(log) < 10 * COUNT, f"the query has not come to its end after {len(log)} batches"
         start = log[-1] if log else INITIAL
         end = self.planner.latest(start, self.source.limit() if limit is None else limit)
@@ -80,7 +80,7 @@ class SourceQuery:
     def batches(self, log: Log, limit: ReadLimit | None = None) -> Iterator[list[Rows]]:
         """The rows of all batches, task by task, until there is nothing new."""
         if isinstance(self.source, EpochLogSource) and log:
-            self.planner.latest(log[-1])  # the pause begins when the last epoch is seen to be over
+            self.planner.latest(log[-1])  # the pause begins when the planner sees the end of the last epoch
             time.sleep(self.source.values["pollInterval"])
         while (number := self.plan(log, limit)) is not None:
             tasks = self.tasks(log, number)
@@ -89,7 +89,7 @@ class SourceQuery:
             yield tasks
 
     def is_end(self, rows: Rows | None) -> bool:
-        """True if a batch says that there is nothing new: an epoch may say so by having no rows."""
+        """True if a batch says that there is nothing new; an epoch may do so by having no rows."""
         return rows is None or (not rows and isinstance(self.source, EpochLogSource))
 
     def whole(self) -> Rows:
@@ -119,7 +119,7 @@ class SourceCases:
         return []
 
     def needs_empty(self, system: SourceContext) -> None:
-        """Skips the case where there cannot be a system without records."""
+        """Skips the case if the system cannot be without records."""
         if system.never_empty:
             pytest.skip(system.never_empty)
 
@@ -161,7 +161,7 @@ class SourceSuite(SourceCases):
         assert SourceQuery(system).rest(log) == []
         copy, written = list(log), system.write(COUNT)
         same_records(written, SourceQuery(system).rest(log))
-        if system.options() == options:  # else they say where the data ends, and a running query reads no further
+        if system.options() == options:  # else they fix the end of the data, and a running query reads no further
             same_records(written, running.rest(copy))
 
     def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext, log: Log) -> None:

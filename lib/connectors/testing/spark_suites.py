@@ -1,8 +1,8 @@
 """The suites on Spark: the same contexts, but fewer cases, since each of them starts real queries.
 
-The plugin :mod:`connectors.testing.environments` gives them their sessions. The cases of
-:class:`~connectors.testing.source_suite.SourceSuite` and :class:`~connectors.testing.sink_suite.SinkSuite` go through
-every fault without Spark; these show that Spark keeps the same contract.
+The plugin :mod:`connectors.testing.environments` provides their sessions. The cases of
+:class:`~connectors.testing.source_suite.SourceSuite` and :class:`~connectors.testing.sink_suite.SinkSuite` test
+every fault without Spark; these suites show that Spark keeps the same contract.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SparkCases:
     """The session of a suite, in each environment."""
 
     everywhere: ClassVar[bool] = False
-    """True if all cases always run, and the essential ones in every environment. Else only when they are chosen."""
+    """True if all cases run, the essential ones in every environment; else ``local`` runs those that are not thorough."""
 
     @pytest.fixture
     def spark(self, environment: Environment) -> Any:
@@ -123,12 +123,12 @@ def _stored(spark: Any, folder: Path) -> list[dict[str, Any]]:
 
 
 def _has_end(system: SourceContext) -> bool:
-    """True for a source that a batch can read."""
+    """True if the source can be read as a batch."""
     return bool(system.source.of(system.options()).bounded)
 
 
 def _schema(system: SourceContext) -> Any:
-    """The schema of a context, as Spark's: not every system has one before it has records."""
+    """The schema of a context as Spark's. Some systems have none before they have records."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(system.schema)

@@ -1,4 +1,4 @@
-"""A file of SQLite that many processes and threads change: the state of the doubles and services of this kit."""
+"""An SQLite file that many processes and threads change: the state of the doubles and services of this kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one cell that every notebook starts with, and what it calls."""
+"""The cell that every notebook starts with, and the functions that it calls."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from connectors import workbench  # not found? Open it in the repository, or ins
 
 spark, dbutils, display = workbench.notebook(globals())
 """
-"""The bootstrap cell, word for word as it stands in every notebook."""
+"""The bootstrap cell, exactly as in every notebook."""
 
 
 def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     """``spark``, ``dbutils`` and ``display`` for a notebook whose ``globals()`` are ``names``.
 
-    What a workspace or the job runner has put there is taken; what is missing comes from the workbench. Every
-    ``connectors.*`` format is registered with the session.
+    It uses those that a workspace or the job runner has put there; the others come from the workbench. It registers every
+    ``connectors.*`` format with the session.
     """
     spark = session()
     if in_workspace():
@@ -46,14 +46,14 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     _before_each_cell(_Activating(spark))
     if os.environ.get(UI_VARIABLE) == "1" and (pages := pages_of(spark)):
         print(f"Spark's pages: {pages}")
-    if "dbutils" not in names:  # the job runner, which brings it, sees an exit by itself
+    if "dbutils" not in names:  # the job runner brings its own, and handles an exit itself
         _accept_exit()
     return spark, names.get("dbutils", DbUtils()), names.get("display", display)
 
 
 @dataclass(frozen=True)
 class _Activating:
-    """Restores before each cell what a stopped one has broken: see :func:`~connectors.spark.session.activate`."""
+    """Repairs before each cell what a stopped cell has broken; see :func:`~connectors.spark.session.activate`."""
 
     spark: SparkSession
 
@@ -88,7 +88,7 @@ def _succeed_on_exit(result: Any) -> None:
 
 
 def _of_runtime(name: str, names: Mapping[str, Any]) -> Any:
-    """A name that the runtime gives to notebooks; it is looked for where runtimes are known to put it."""
+    """A name that the runtime gives to notebooks, from the places where known runtimes put it."""
     if name in names:
         return names[name]
     from IPython.core.getipython import get_ipython

@@ -1,4 +1,4 @@
-"""The card of a query in a notebook: one output that is updated in place, and at the end tells what the run came to."""
+"""The card of a query in a notebook: one output that is updated in place, and finally sums up the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEADINGS: Final = ("query", "state", "rows", "rows/s", "batches", "lag", "dead 
 
 
 class Card:
-    """An output of the running cell. Made of a plain table, so that it can be read wherever a notebook is shown."""
+    """An output of the running cell. It is a plain table, so that every viewer of notebooks can show it."""
 
     def __init__(self) -> None:
         from IPython import display
@@ -28,7 +28,7 @@ class Card:
         self._last = ""
 
     def show(self, standing: Standing, batches: Sequence[BatchRecord]) -> None:
-        """Shows where the query stands."""
+        """Shows the state of the query."""
         html = card(standing, batches)
         if html != self._last:
             self._last = html
@@ -51,7 +51,7 @@ def card(standing: Standing, batches: Sequence[BatchRecord]) -> str:
 
 
 def _notes(standing: Standing) -> Iterator[str]:
-    """The notes of a card: what the query waits for; at its end, what its sinks have."""
+    """The notes of a card: what the query waits for; at its end, what its sinks have committed."""
     if standing.waiting_for:
         yield f"waiting for {duration(standing.waiting_seconds)}: {' '.join(standing.waiting_for.split())}"
     if standing.state == RUNNING:

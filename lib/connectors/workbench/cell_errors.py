@@ -1,4 +1,4 @@
-"""Errors in a notebook's cells: the library's own message in place of the stacks of Python, Spark and Java."""
+"""Errors in a notebook's cells: shows the library's message instead of the stacks of Python, Spark and Java."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .shim import NotebookExit
 
 
 def show_messages(*more: type[BaseException]) -> None:
-    """From now on a cell that fails by an error of Spark shows the library's message in it, alone, if there is one.
+    """Makes cells that fail with an error of Spark show only the library's message in it, if it has one.
 
-    ``more`` are other exceptions to show so: :class:`NotebookExit` ends a cell with one line. Without IPython, nothing happens.
+    ``more`` are other exceptions to show so: :class:`NotebookExit` ends a cell with one line. Does nothing without IPython.
     """
     from IPython.core.getipython import get_ipython
 
@@ -30,7 +30,7 @@ def _show(
     if isinstance(error, NotebookExit):
         print(f"Notebook exited: {error.value}")
     elif message := own_message(error):
-        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for whoever wants all of it
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for a full traceback
         shell._showtraceback(kind, message, cell_lines(message, trace))
     else:
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

@@ -1,8 +1,8 @@
-"""The archive of Spark's classes, by which a JVM starts in little more than half the time (class data sharing).
+"""The archive of Spark's classes (class data sharing): a JVM starts in little more than half the time.
 
-A small session in a process of its own makes the archive once for each Java and installed PySpark (45 s), for ``python -m
+A small session in its own process makes the archive once for each Java and installed PySpark (45 s), for ``python -m
 connectors doctor --fetch``, with which ``make test`` begins. A session uses the archive in the cache. Java itself checks that
-the archive fits, and starts without it where it does not.
+the archive fits, and otherwise starts without it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ sys.exit(java.wait())
 
 
 def java_options() -> str:
-    """The options of a JVM of Spark that uses the archive; empty where there is none, or a space in its path."""
+    """The JVM options that make Spark use the archive; empty if there is none, or if its path has a space."""
     file = _file()
     usable = file.exists() and " " not in str(file)
     return f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if usable else ""
 
 
 def make_archive() -> bool:
-    """Makes the archive if there is none yet. False where this Java cannot; sessions then start as ever."""
+    """Makes the archive if there is none yet. False if this Java cannot; sessions then start without it."""
     file = _file()
     with open(file.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,10 +81,10 @@ def _write_archive(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _SESSION, str(part), folder]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, cwd=folder)
-    if done.returncode == 0 and part.exists():  # a part of an archive would crash every JVM that is given it
+    if done.returncode == 0 and part.exists():  # an incomplete archive would crash every JVM that uses it
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(file)
-        for older in file.parent.glob(f"{file.name.partition('-')[0]}-*.jsa"):  # of a PySpark that was installed here before
+        for older in file.parent.glob(f"{file.name.partition('-')[0]}-*.jsa"):  # of an earlier PySpark
             if older != file:
                 older.unlink()

@@ -1,11 +1,11 @@
-"""Spark's Python daemon with the libraries loaded before it forks, so that a worker starts in milliseconds.
+"""Spark's Python daemon, which loads the libraries before it forks, so that a worker starts in milliseconds.
 
-Set by the workbench as ``spark.python.daemon.module``. Spark starts it once, for the workers of tasks, and lets it fork; each
-fork would otherwise import Arrow, this library, and pandas (which Arrow asks for with its first array) anew, about a second
-every time.
+The workbench sets it as ``spark.python.daemon.module``. Spark starts it once, and it forks the workers of tasks. Otherwise
+each fork would import Arrow, this library, and pandas (which Arrow needs for its first array) again, which takes about a
+second.
 
-A worker collects garbage after each task. What is loaded here is none, so a collection does not look at it: that would take a
-tenth of a second.
+A worker collects garbage after each task. Objects loaded here are excluded from that: to look at them would take a tenth of a
+second.
 """
 
 from __future__ import annotations

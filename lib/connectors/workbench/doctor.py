@@ -1,4 +1,4 @@
-"""Examines what a local run needs of this machine, and whether it is here."""
+"""Checks whether this machine has what a local run needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "ipython", "matplotl
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at; ``optional`` ones are not needed for a local run."""
+    """The result of one check; a local run does not need ``optional`` ones."""
 
     name: str
     ok: bool
@@ -37,7 +37,7 @@ class Finding:
 
 
 def examine(fetch: bool = False) -> list[Finding]:
-    """Everything that a local run needs; ``fetch`` gets what is not here yet: Delta's jars, the archive of classes."""
+    """Checks everything that a local run needs; ``fetch`` gets what is missing: Delta's jars, the archive of classes."""
     packages = (_package(name) for name in _PACKAGES)
     spark = _attempt("spark home", lambda: str(spark_home()))
     own = [_delta(fetch), _classes(fetch), _bytecode(), _cache()]
@@ -45,7 +45,7 @@ def examine(fetch: bool = False) -> list[Finding]:
 
 
 def examine_folders(locations: Iterable[str]) -> Iterator[Finding]:
-    """Whether ledgers can be in these folders, mounts or URLs. A file is created in each of them, and removed."""
+    """Checks whether these folders, mounts or URLs can hold ledgers. It creates and removes a file in each of them."""
     for location in locations:
         try:
             checked_storage("connectors doctor", "--folder", location, {}).check()
@@ -85,7 +85,7 @@ def _classes(fetch: bool) -> Finding:
     name, text = "class archive", "Spark starts some seconds faster with it; python -m connectors doctor --fetch makes it"
     try:
         exists = make_archive() if fetch else bool(java_options())
-    except Misconfigured:  # no Java, which is a finding of its own
+    except Misconfigured:  # no Java, which has its own finding
         exists = False
     return Finding(name, exists, "there" if exists else text, optional=True)
 

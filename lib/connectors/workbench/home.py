@@ -1,9 +1,9 @@
-"""A home for Spark where its Python processes find PySpark compiled.
+"""A home for Spark in which its Python processes find PySpark compiled.
 
-Spark puts ``python/lib/pyspark.zip`` of its home first on the path of every Python process that it starts, and Python keeps
-nothing of what it compiles out of a zip file: each process would compile PySpark anew, which takes half a second, and a
-streaming query starts up to eight of them. The home made here is one of links to the installed PySpark, with the packages
-themselves in place of their zip files; it is kept in the cache.
+Spark puts ``python/lib/pyspark.zip`` of its home first on the path of every Python process that it starts. Python does not
+store the code that it compiles from a zip file. Each process would therefore compile PySpark again, in half a second, and a
+streaming query starts up to eight of them. The home made here links to the installed PySpark, but has the packages
+themselves instead of their zip files. It is in the cache.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")
 
 
 def spark_home() -> Path:
-    """``SPARK_HOME`` where it is set; else a home for the installed PySpark, made at the first call.
+    """``SPARK_HOME`` if it is set; else a home for the installed PySpark, made at the first call.
 
-    PySpark's own folder where no links can be made, or where PySpark comes without Spark's jars.
+    PySpark's own folder if links cannot be made, or if PySpark has no Spark jars.
     """
     if folder := os.environ.get("SPARK_HOME"):
         return Path(folder)
@@ -42,10 +42,10 @@ def spark_home() -> Path:
 
 @contextlib.contextmanager
 def at_home() -> Iterator[None]:
-    """The environment in which a JVM for this machine is started; the JVM passes it on to its processes.
+    """Inside, sets the environment for a JVM on this machine; the JVM passes it on to its processes.
 
     ``SPARK_HOME`` is :func:`spark_home`. NumPy has one thread in each Python process, unless ``OPENBLAS_NUM_THREADS`` says
-    otherwise: tasks use all cores, and each further thread spins for a tenth of a second when NumPy is imported.
+    otherwise: tasks already use all cores, and each further thread spins for a tenth of a second at NumPy's import.
     """
     variables = {"SPARK_HOME": str(spark_home()), "OPENBLAS_NUM_THREADS": "1"}
     added = {name: value for name, value in variables.items() if name not in os.environ}
@@ -74,6 +74,6 @@ def _make(home: Path, pyspark: Path, zips: dict[str, Path]) -> None:
             folder = part / "python" / "lib" / name
             folder.mkdir(parents=True)
             (folder / package.name).symlink_to(package)
-        part.rename(home)  # fails where another process was first
+        part.rename(home)  # fails if another process was first
     finally:
         shutil.rmtree(part, ignore_errors=True)

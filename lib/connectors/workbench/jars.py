@@ -1,6 +1,6 @@
-"""The jars of Delta: resolved once by Spark's own resolver, then handed to every session by path.
+"""The jars of Delta: Spark's own resolver resolves them once, then every session gets them by path.
 
-``spark.jars.packages`` alone would run the resolver, and ask the network, at each start.
+``spark.jars.packages`` alone would run the resolver and use the network at each start.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ def delta_coordinate() -> str:
 def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
     """Paths of the jars that Delta needs and Spark lacks.
 
-    The first call takes about half a minute and needs a Maven repository: Maven Central, or what ``conf`` or
-    ``spark-defaults.conf`` name by ``spark.jars.repositories`` or ``spark.jars.ivySettings``. Later calls read the
-    remembered paths. Empty where the package ``delta-spark`` is not installed: a session then does without Delta. Raises
-    :class:`MissingFeature` when the jars cannot be had.
+    The first call takes about half a minute and needs a Maven repository: Maven Central, or the one that ``conf`` or
+    ``spark-defaults.conf`` names by ``spark.jars.repositories`` or ``spark.jars.ivySettings``. Later calls read the
+    stored paths. Empty if the package ``delta-spark`` is not installed: a session then has no Delta. Raises
+    :class:`MissingFeature` if the jars cannot be had.
     """
     if find_spec("delta") is None:
         return []
     with open(_record().with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write to one Ivy cache
         jars = remembered()
         if not jars:
             _refuse_newer_spark()
@@ -63,7 +63,7 @@ def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
 
 
 def remembered() -> list[str]:
-    """The paths that were resolved before, or an empty list when there are none or one of the files is gone."""
+    """The paths that were resolved before; empty if there are none or one of the files is gone."""
     jars = _record().read_text().splitlines() if _record().exists() else []
     return jars if all(Path(jar).exists() for jar in jars) else []
 
@@ -73,7 +73,7 @@ def _record() -> Path:
 
 
 def _refuse_newer_spark() -> None:
-    """Asks nobody for the jars of a Spark that is newer than what ``delta-spark`` was made for: there are none."""
+    """Raises before any request if Spark is newer than ``delta-spark`` supports: there are no such jars."""
     known = next((each for each in requires("delta-spark") or [] if each.startswith("pyspark")), "")
     newest = re.search(r"<=?\s*([\d.]+)", known)
     if newest is not None and version_of(version("pyspark")) > version_of(newest[1]):
@@ -95,7 +95,7 @@ def _resolved(coordinate: str, conf: Mapping[str, str]) -> list[str]:
 
 
 def _without_sparks_own(jars: Sequence[str]) -> list[str]:
-    """Only what Spark does not bring: of two versions of a class, the one that is loaded first would be luck."""
+    """The jars that Spark does not bring: of two versions of a class, chance would decide which one is loaded."""
     import pyspark
 
     spark = {_artifact(jar.name) for jar in (Path(pyspark.__path__[0]) / "jars").glob("*.jar")}

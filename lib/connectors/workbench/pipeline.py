@@ -1,4 +1,4 @@
-"""A pipeline notebook's parameters, and the places of its state, which follow from its name."""
+"""A pipeline notebook's parameters, and the places of its state, which derive from its name."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _DELTA: Final = "delta"
 _PLACES: Final = (_DELTA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
-"""A row is refused so long before its batch is delivered, at most."""
+"""The most seconds between the refusal of a row and the delivery of its batch."""
 _MERGED: Final = ("Inserted", "Updated", "Deleted")
 _BRINGS_ROWS: Final = (
     "coalesce(bigint(operationMetrics.numOutputRows) > 0, "
     "operation RLIKE 'WRITE|MERGE|STREAMING|RESTORE|CLONE|COPY|CONVERT|SELECT')"
 )
-"""A commit brings rows. Its operation decides where it does not count them, as those of other writers."""
+"""The condition that a commit brings rows. If it does not count them, as with other writers, its operation decides."""
 
 
 def pipeline(
@@ -51,12 +51,12 @@ def pipeline(
     target_address: str = "",
     service: str = "",
 ) -> Pipeline:
-    """What the widgets of a pipeline notebook say.
+    """The parameters of a pipeline notebook, from its widgets.
 
-    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them. ``address`` is the name of the
-    widget with the address of the system, ``target_address`` of the target's where both ends are systems, and ``service`` of
-    the widget with the URL of a service that is called on the way. Where that is empty, the pipeline runs on a demonstration.
-    Raises :class:`Misconfigured` for a parameter that cannot be.
+    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them. ``address`` names the widget with
+    the address of the system, ``target_address`` that of the target's if both ends are systems, and ``service`` that with the
+    URL of a service that the pipeline calls. If such a widget is empty, the pipeline runs on a demonstration.
+    Raises :class:`Misconfigured` for an impossible parameter.
     """
     is_through = _DELTA not in (source, target)
     ends = {
@@ -69,18 +69,18 @@ def pipeline(
 
 @dataclass(frozen=True)
 class End:
-    """The source or the target: the ``address`` of its system, and the ``name`` of the thing there, such as a topic."""
+    """The source or the target: the ``address`` of its system, and a ``name`` in that system, such as a topic."""
 
     address: str = field(repr=False)
     name: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """More options that reach it: those of a demonstration."""
+    """More options to connect: those of a demonstration."""
     parameters: tuple[str, str] = ("address", "name")
     """The names of the widgets of ``address`` and ``name``."""
 
     @property
     def parts(self) -> tuple[str, str]:
-        """The ``name`` before and behind its dot. Raises :class:`Misconfigured` where it has none, or several."""
+        """The ``name`` before and after its dot. Raises :class:`Misconfigured` unless it has exactly one."""
         parent, dot, child = self.name.partition(".")
         if not (parent and dot and child) or "." in child:
             raise _wrong(self.parameters[1], f'must have one dot, such as shop.orders; got "{self.name}".')
@@ -88,13 +88,13 @@ class End:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """The ``address``, where that is a JSON object of properties."""
+        """The ``address`` as a JSON object of properties."""
         return _json(self.parameters[0], self.address)
 
 
 @dataclass(frozen=True)
 class _End:
-    """A system, and the widgets with its address and its options."""
+    """A system, and the names of the widgets with its address and options."""
 
     system: str
     address: str
@@ -102,7 +102,7 @@ class _End:
 
 
 class Pipeline:
-    """What the parameters of a pipeline say, and what follows from them."""
+    """A pipeline's parameters, and everything that derives from them."""
 
     def __init__(self, dbutils: Any, ends: Mapping[str, _End]) -> None:
         self._dbutils, self._ends = dbutils, ends
@@ -117,7 +117,7 @@ class Pipeline:
 
     @cached_property
     def source(self) -> End:
-        """The end that is read. A demonstration gets some new orders."""
+        """The source. A demonstration gets some new orders."""
         end, name = self._ends["source"], self._parameter("source")
         parameter = "source" if end.system == _DELTA else end.address
         if address := self._parameter(parameter):
@@ -133,7 +133,7 @@ class Pipeline:
 
     @cached_property
     def target(self) -> End:
-        """The end that is written."""
+        """The target."""
         end, name = self._ends["target"], self._parameter("target")
         if end.system in _PLACES:
             return End("", workdir(name) if end.system == "files" else name)
@@ -147,7 +147,7 @@ class Pipeline:
 
     @cached_property
     def service(self) -> End:
-        """The service that is called on the way; its address has ``{columns}``."""
+        """The service that the pipeline calls; its address has ``{columns}``."""
         parameter = self._ends["service"].address
         if address := self._parameter(parameter):
             return End(address, "")
@@ -155,9 +155,9 @@ class Pipeline:
         return End(self._demonstration("service", parameter).address, "")
 
     def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of the source, and the parameter ``options`` over them.
+        """``options`` of the source; the parameter ``options`` overrides them.
 
-        Records that cannot be decoded are set aside, unless ``errors`` says otherwise.
+        Records that cannot be decoded become dead letters, unless ``errors`` says otherwise.
         """
         values = {**self.source.options, **options, **self._options("source")}
         if "value.format" not in values:
@@ -165,13 +165,13 @@ class Pipeline:
         return {**_letters(values.get("errors"), self.path("letters")), **values}
 
     def load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
-        """The rows of the source, a Delta table, by ``reader``."""
+        """Loads the rows of the source, a Delta table, with ``reader``."""
         return loaded(reader, _table(self.source.name, "source"))
 
     def write(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of the target, and the parameter over them. Rows that the target refuses are set aside.
+        """``options`` of the target; the parameter overrides them. Rows that the target refuses become dead letters.
 
-        The sink is called as the pipeline, so that its ledger does not depend on the address.
+        The sink has the pipeline's name, so that its ledger does not depend on the address.
         """
         ends, read = self._ends, self._parameter("source").split(",")
         if ends["source"] == replace(ends["target"], options="options") and self.target.name in map(str.strip, read):
@@ -183,17 +183,17 @@ class Pipeline:
         return {**_letters(values.get("errors"), self.path("refused")), **values}
 
     def look(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of a reader of the target, and those of the parameter that its source has, too."""
+        """``options`` of a reader of the target, and those in the parameter that this reader knows."""
         source, _ = _connectors(self._ends["target"].system)
         known = source.known_options() if source else None
         more = {name: value for name, value in self._options("target").items() if known and known.knows(name)}
-        for name in ("errors", "deadLetterPath"):  # they say what becomes of rows that the target refuses
+        for name in ("errors", "deadLetterPath"):  # they are for rows that the target refuses
             more.pop(name, None)
         return {**self.target.options, **more, **options}
 
     @cached_property
     def checks(self) -> Checks:
-        """The rules of the rows, by the parameter ``checks``: JSON, or a file beside the notebook."""
+        """The checks of the rows, from the parameter ``checks``: JSON, or a file beside the notebook."""
         from ..quality import rules
 
         return rules(self._parameter("checks"))
@@ -219,13 +219,13 @@ class Pipeline:
         return loaded(spark.read.format("delta"), self.table)
 
     def stored(self, spark: SparkSession, part: str) -> DataFrame:
-        """The rows of a part of the state that is a Delta table: ``counts``, ``keys``, ``quarantine``."""
+        """The rows of a Delta table of the state: ``counts``, ``keys`` or ``quarantine``."""
         return spark.read.format("delta").load(self.path(part))
 
     def replace(self, rows: DataFrame, part: str = "") -> DataFrame:
-        """Puts ``rows`` in the place of those of the target, or of a ``part`` of the state. Returns those of this one commit.
+        """Replaces the rows of the target, or of a ``part`` of the state, by ``rows``. Returns the rows of this commit.
 
-        Raises :class:`Misconfigured` for a target with rows that this pipeline has not written.
+        For the part ``copy``, raises :class:`Misconfigured` if the target has rows that this pipeline has not written.
         """
         from pyspark.sql import functions as f
 
@@ -260,11 +260,11 @@ class Pipeline:
     def reconciliation(self, spark: SparkSession, rows: DataFrame | None = None) -> DataFrame:
         """One row: how many records were read, and where they are.
 
-        ``read`` is what the batches have recorded and the dead letters of the source. ``delivered`` is counted in the target,
-        if that is a Delta table; else it is what the batches have handed over, without what the target has refused, and
-        without the keys that are not among the ``rows`` of the target, where these can be read: as many of them as were refused
-        in that time are the refused ones. The target and the state are of this pipeline alone. A batch that is not recorded
-        yet, as it is being written, is left out; a listing of files in ``rows`` must be newer than what is recorded.
+        ``read`` is the recorded rows of the batches plus the dead letters of the source. ``delivered`` is counted in the target
+        if that is a Delta table. Else it is the rows passed to the sink, minus those that the target refused, minus the keys
+        that are missing in the target's ``rows``, if these can be read. Of the missing keys, as many as the target refused in
+        that time count as refused. No one else may write to the target or the state. A batch that is still being written is
+        left out; a listing of files in ``rows`` must be newer than the records of the batches.
         """
         read, good, newest = self._recorded(spark)
         letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused, until("at", newest))
@@ -280,7 +280,7 @@ class Pipeline:
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
     def merged(self, spark: SparkSession) -> DataFrame:
-        """The rows that each batch of changes has inserted, updated and deleted in the target, by its version."""
+        """The number of rows that each batch of changes inserted, updated and deleted in the target, by version."""
         from pyspark.sql import functions as f
 
         counts = [f.col(f"operationMetrics.numTargetRows{kind}").cast("long").alias(kind.lower()) for kind in _MERGED]
@@ -288,10 +288,10 @@ class Pipeline:
         return merges.select("version", *counts).orderBy(f.desc("version"))
 
     def lost(self, spark: SparkSession, rows: DataFrame, newest: Row | None = None) -> DataFrame:
-        """The keys of rows that were handed over and are not among ``rows``, those of the target.
+        """The keys of rows that were passed to the sink and are missing in ``rows``, those of the target.
 
-        The parameter ``lookback`` says how far back: the target may keep rows for a time only. Empty: all. Keys of batches
-        behind ``newest``, a version of the table ``counts``, are left out.
+        The parameter ``lookback`` says how far back to look, since the target may retain rows for a limited time. Empty: all.
+        Keys of batches after ``newest``, a version of the table ``counts``, are left out.
         """
         from pyspark.sql import functions as f
 
@@ -304,7 +304,7 @@ class Pipeline:
         return keys.alias("handed").join(rows.alias("there"), same, "left_anti")
 
     def _since(self, column: str, earlier: float = 0) -> str:
-        """The condition that the time in ``column`` is in ``lookback``, or up to so many seconds ``earlier``."""
+        """The condition that the time in ``column`` is within ``lookback``, or at most ``earlier`` seconds before it."""
         lookback = self._parameter("lookback")
         if not lookback:
             return "true"
@@ -313,11 +313,11 @@ class Pipeline:
 
     @property
     def _refused(self) -> str:
-        """The folder of what the target has refused."""
+        """The folder of the dead letters that the target has refused."""
         return str(self._options("target").get("deadLetterPath") or self.path("refused"))
 
     def _recorded(self, spark: SparkSession) -> tuple[int, int, Row | None]:
-        """The rows of all batches that are whole, those of them that were good, and the newest batch, where one wrote them."""
+        """The rows of all complete batches, how many of them were good, and the newest batch, if a batch wrote them."""
         from pyspark.errors import AnalysisException
 
         table = {"path": self.path("counts")}
@@ -341,7 +341,7 @@ class Pipeline:
             return 0
 
     def _demonstration(self, side: str, parameter: str) -> Demo:
-        """The demonstration of an end. Where its system has forgotten what came before, so does the pipeline."""
+        """The demonstration of an end. If its system has lost its earlier data, the pipeline begins anew too."""
         system, mark = self._ends[side].system, self._mark(side)
         self._refuse_other_kind(side, parameter, is_demonstration=True)
         try:
@@ -359,11 +359,11 @@ class Pipeline:
         return demonstration
 
     def _mark(self, side: str) -> Path:
-        """The file that tells of a demonstration at an end, and has the target that it was for."""
+        """The file that marks an end as a demonstration. It holds the target of that demonstration."""
         return Path(f"{self.path('demonstration')}.{side}")
 
     def _refuse_other_kind(self, side: str, parameter: str, *, is_demonstration: bool) -> None:
-        """A state has positions in the system that it began with: sample orders are no place to go on in one's own."""
+        """Refuses to switch between a demonstration and a system: the state has positions in the one where it began."""
         has_mark = self._mark(side).exists()
         if has_mark and not is_demonstration:
             text = f"is given, but {self.name} is a demonstration until now, with its state in {self.folder}"
@@ -373,7 +373,7 @@ class Pipeline:
             raise _wrong(parameter, f"{text}. Give its address, or a demonstration another name and another target.")
 
     def _begin_anew(self, *, is_its_own: bool) -> None:
-        """Removes the state of a demonstration, and its table, a folder on this machine, if that ``is_its_own``."""
+        """Removes the state of a demonstration, and its table (a local folder) if that ``is_its_own``."""
         if self._ends["target"].system == _DELTA:
             target = self._parameter("target")
             if in_workspace() or not _TABLE.fullmatch(target):
@@ -408,7 +408,7 @@ def _connectors(system: str) -> tuple[type[Source] | None, type[Sink] | None]:
 
 
 def _letters(errors: Any, folder: str) -> dict[str, str]:
-    """The options that set bad records aside in ``folder``, unless ``errors`` says otherwise."""
+    """The options that write bad records as dead letters to ``folder``, unless ``errors`` says otherwise."""
     if errors is not None and str(errors).lower() != "deadletter":
         return {}
     return {"errors": "deadLetter", "deadLetterPath": folder}

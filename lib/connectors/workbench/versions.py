@@ -1,4 +1,4 @@
-"""The versions of a Delta table: which batch wrote each, and the rows that it has in one."""
+"""The versions of a Delta table: which batch wrote each, and the table's rows in one of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 _RECENT: Final = 100
-"""The number of versions that are looked at first: a quick pipeline has millions."""
+"""The number of versions to look at first: a fast pipeline has millions."""
 
 
 def loaded(reader: DataStreamReader | DataFrameReader, table: Mapping[str, str]) -> DataFrame:
-    """The rows of ``table``, which is named by ``table`` or by ``path``."""
+    """The rows of a table named by ``table`` or ``path``."""
     return reader.table(table["table"]) if "table" in table else reader.load(table["path"])
 
 
 def history(spark: SparkSession, table: Mapping[str, str], limit: int | None = None) -> DataFrame:
-    """The commits of a table as Delta describes them: all of them, or the newest."""
+    """The commits of a table as Delta describes them: all, or the newest ``limit``."""
     from ..quality.check import quoted
 
     name = table["table"] if "table" in table else f"delta.{quoted(table['path'])}"
@@ -28,7 +28,7 @@ def history(spark: SparkSession, table: Mapping[str, str], limit: int | None = N
 
 
 def newest_versions(spark: SparkSession, table: Mapping[str, str]) -> tuple[Row, Row | None]:
-    """The newest version of a table, and the newest that a batch of a sink wrote; ``None`` without one.
+    """The newest version of a table, and the newest that a batch of a sink wrote; ``None`` if there is no such version.
 
     A version has its number ``version``, its time ``at`` (microseconds since 1970), the ``rows`` that it brought, and the
     ``query`` and ``batch`` that wrote it.
@@ -44,7 +44,7 @@ def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> Data
 
 
 def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
-    """The rows that a table has now, without those that batches behind the ``newest`` have brought."""
+    """The number of rows that a table has now, without those of batches after the ``newest``."""
     versions = _versions(spark, table, _RECENT)
     rows = rows_at(spark, table, versions[0]).count()
     if newest is None:
@@ -54,13 +54,13 @@ def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | Non
         return version.query != newest.query or int(version.batch) > int(newest.batch)
 
     marked = _marked(versions)
-    if all(map(is_later, marked)):  # a caller that takes long, beside a quick pipeline
+    if all(map(is_later, marked)):  # a slow caller beside a fast pipeline
         marked = [version for version in _marked(_versions(spark, table)) if version.version <= versions[0].version]
     return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
 
 
 def until(column: str, newest: Row | None) -> str:
-    """The condition that the time in ``column`` is not behind the version ``newest``; always true without one."""
+    """The condition that the time in ``column`` is not after the version ``newest``; always true without one."""
     return "true" if newest is None else f"unix_micros({column}) <= {newest.at}"
 
 

@@ -1,4 +1,4 @@
-"""``launch``: a streaming query until it runs; ``wait``: one until its rows can be seen, shown while it runs."""
+"""``launch`` starts a streaming query until it runs; ``wait`` shows it until its rows are visible."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _SLOW_WORKER: Final = "to connect back"
 _POLL_SECONDS: Final = 0.5
 _SHOW_SECONDS: Final = 1.0
 _SHOW_SHARE: Final = 20
-"""Looking at the query takes at most one part in so many of the time."""
+"""Looking at the query takes at most 1/20 of the time."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The summary of one run of a streaming query: the ``rows`` that it read, the micro-batches that had some, and its time.
+    """The summary of one run of a streaming query: the ``rows`` that it read, the micro-batches with rows, and its duration.
 
-    ``rows`` is ``None`` where Spark does not count them (``foreachBatch`` on Spark Connect). ``dead_letters`` are those since
+    ``rows`` is ``None`` if Spark does not count them (``foreachBatch`` on Spark Connect). ``dead_letters`` counts since
     the query's first start.
     """
 
@@ -55,9 +55,9 @@ class Summary:
 
 
 def launch(writer: DataStreamWriter) -> StreamingQuery:
-    """Starts a query, and returns it when it runs: Spark gives a Python process ten seconds to start, on any machine.
+    """Starts a query and returns it when it runs. Spark gives a Python process ten seconds to start, on any machine.
 
-    A start that has failed for that is made again. Raises what else the query died of before its first batch.
+    If a start fails for that reason, it starts the query again. Raises any other error before the first batch.
     """
     for tries_left in reversed(range(_LAUNCHES)):
         query = writer.start()
@@ -72,12 +72,12 @@ def launch(writer: DataStreamWriter) -> StreamingQuery:
 
 
 def wait(query: StreamingQuery) -> Summary:
-    """Shows ``query`` while it runs, and returns when it has ended and its rows can be seen.
+    """Shows ``query`` while it runs, and returns when it has ended and its rows are visible.
 
-    In a notebook the cell shows rows, rows per second, batches, lag, dead letters, what the query waits for and, where it is
-    known, the time that is left; it ends with a summary. In a terminal each batch is a line.
-    After a plain ``awaitTermination`` the files of ``rolling=policy`` may still be hidden. On Spark Connect that is so here,
-    too, for a sink by ``writeStream.format``: ``connectors files seal PATH`` shows them. Raises what the query died of.
+    In a notebook the cell shows rows, rows per second, batches, lag, dead letters, what the query waits for and, if
+    known, the remaining time; it ends with a summary. In a terminal each batch is a line.
+    After a plain ``awaitTermination`` the files of ``rolling=policy`` may still be hidden. On Spark Connect the same holds
+    here for a sink by ``writeStream.format``: ``connectors files seal PATH`` shows them. Raises the query's error.
     """
     run = _Run(query)
     try:
@@ -100,7 +100,7 @@ def _show_rows(query: StreamingQuery) -> None:
 
 
 class _Run:
-    """The run of a query, as far as it has been seen."""
+    """The run of a query, as far as ``wait`` has seen it."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
@@ -129,7 +129,7 @@ class _Run:
 
     def show_end(self, state: str) -> None:
         if state != RUNNING and self._log is not None:
-            with contextlib.suppress(Exception):  # of a session that is stopped
+            with contextlib.suppress(Exception):  # the session may be stopped
                 self._log.await_events()
         if state != RUNNING and self._history.ended is None:
             self._history.end(state)
@@ -137,7 +137,7 @@ class _Run:
         self._show()
 
     def _show(self) -> None:
-        """The card of a notebook; a terminal hears of the time between batches only that the query waits for something."""
+        """Shows the card in a notebook. A terminal shows, between batches, only that the query waits for something."""
         began = machine.monotonic()
         standing = self._history.standing()
         self._next_show = began + max(_SHOW_SECONDS, _SHOW_SHARE * (machine.monotonic() - began))
@@ -148,7 +148,7 @@ class _Run:
         self._waits = bool(standing.waiting_for)
 
     def _print(self, state: str) -> None:
-        """The newest batch as a line of the terminal."""
+        """Prints the newest batch as a line in a terminal."""
         if self._line is not None:
             batch = Observation(self._last, rows_of(str(self._query.id), self._last))
             self._line(batch.query, cells(batch, state))
@@ -163,7 +163,7 @@ class _Run:
 
 
 def _history_of(query: StreamingQuery) -> tuple[QueryLog | None, QueryHistory]:
-    """The history of a run in the log of its session; where there is none, an empty one."""
+    """The history of a run from the log of its session; empty if there is none."""
     session = getattr(query, "_jsq", None) and running()
     log = known_log(session) if session else None
     history = log.run(str(query.runId)) if log else None

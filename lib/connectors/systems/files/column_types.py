@@ -1,6 +1,6 @@
-"""The columns that a file format can hold, and changes of types and values deep within columns.
+"""The columns that a file format can hold, and changes of types and values inside nested columns.
 
-Every carrier writes a column alike, or refuses it. Arrow's own casts refuse a null that has fields which are not null.
+Every carrier writes a column in the same way, or refuses it. Arrow's own casts refuse a null with fields that are not null.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def parts(kind: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def parquet_schema(schema: pa.Schema) -> pa.Schema:
-    """``schema`` with times of the day in microseconds, as Spark has them, and with fields of structs that may be null.
+    """``schema`` with times of the day in microseconds, as in Spark, and with nullable fields of structs.
 
-    Arrow does not write a null struct that has a field which is not null.
+    Arrow does not write a null struct that has a non-nullable field.
     """
     return pa.schema([field.with_type(_parquet_type(field.type)) for field in schema])
 
@@ -49,7 +49,7 @@ def _parquet_field(field: pa.Field) -> pa.Field:
 
 
 def as_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``rows`` with the types of ``schema``: other zones, or other units of time."""
+    """``rows`` with the types of ``schema``, which differ in zones or units of time."""
     columns = [
         column if column.type == field.type else rebuilt(column, field.type, pa.Array.cast)
         for column, field in zip(rows.columns, schema, strict=True)
@@ -58,7 +58,7 @@ def as_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def rebuilt(column: pa.Array, kind: pa.DataType, leaf: Callable[[pa.Array, pa.DataType], pa.Array]) -> pa.Array:
-    """``column`` as the nested type ``kind``, with ``leaf`` of each column within it that is not nested."""
+    """``column`` as the nested type ``kind``; ``leaf`` converts each column within it that is not nested."""
     mask = column.is_null() if column.null_count else None
     if types.is_struct(kind):
         children = [rebuilt(column.field(number), field.type, leaf) for number, field in enumerate(kind)]
@@ -76,7 +76,7 @@ def _places(column: pa.Array) -> pa.Array:
 
 
 def valid_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """``rows`` with U+FFFD in strings for what is no UTF-8."""
+    """``rows`` with U+FFFD in strings instead of bytes that are no UTF-8."""
     try:
         rows.validate(full=True)
         return rows
@@ -90,7 +90,7 @@ def _valid_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def hybrid_days(column: pa.Array) -> pa.Array:
-    """``column`` with its dates as Spark's ORC files have them: those before 1582-10-15 by the Julian calendar."""
+    """``column`` with dates as in Spark's ORC files: before 1582-10-15 by the Julian calendar."""
     if not any(map(types.is_date32, parts(column.type))):
         return column
     return rebuilt(column, column.type, lambda leaf, kind: _julian(leaf) if types.is_date32(kind) else leaf)
@@ -113,7 +113,7 @@ _WAY_OUT: Final = "cast it, such as to a string, take another fileFormat, or wri
 
 
 def check_types(connector: str, kind: str, schema: pa.Schema) -> None:
-    """Raises :class:`Misconfigured` with each column that Python cannot write to files of the format ``kind`` as Spark does."""
+    """Raises :class:`Misconfigured` with each column that Python cannot write in the format ``kind`` as Spark does."""
     problems = list(_problems(kind, schema))
     if problems:
         raise Misconfigured(connector, problems)
@@ -148,7 +148,7 @@ def _is_struct_in_arrow_only(kind: pa.DataType) -> bool:
 
 
 def _has_key_without_text(kind: pa.DataType) -> bool:
-    """True for a map of whose keys Spark writes the address of a Java object, or a number of its own for a time."""
+    """True for a map for whose keys Spark writes the address of a Java object, or its internal number of a time."""
     tests = (types.is_nested, types.is_binary, types.is_temporal)
     return bool(types.is_map(kind)) and any(test(kind.key_type) for test in tests)
 
@@ -163,7 +163,7 @@ _REFUSED: Final[dict[str, tuple[_Test, ...]]] = {
     "csv": (*_ALWAYS, types.is_null),
     "text": (),
     "parquet": (*_ALWAYS, types.is_null),
-    # Spark's ORC files have timestamps in the zone of the JVM, which only the JVM knows; the others are numbers with a note.
+    # Spark's ORC files have timestamps in the zone of the JVM, which only the JVM knows; the others are annotated numbers.
     "orc": (*_ALWAYS, types.is_null, types.is_timestamp, types.is_time),
     "avro": (*_ALWAYS, _has_key_of_another_type),
 }

@@ -12,10 +12,10 @@ from .rolling import Sealer
 
 
 def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str:
-    """The staging folder of ``attempt``, relative to the target, made. Raises :class:`Misconfigured` if that cannot be.
+    """Makes the staging folder of ``attempt`` and returns it, relative to the target; else raises :class:`Misconfigured`.
 
-    A batch that is to replace what is there is refused: readers list the folder file by file, so they would see both
-    contents, or none, between the first change and the last.
+    It refuses a batch that replaces the target: readers list the folder file by file, so between the first change and the
+    last they would see both contents or none.
     """
     if batch.replace:
         text = 'must be append; "overwrite" cannot be atomic in a folder of files. Write to a new folder, or use a table.'
@@ -28,7 +28,7 @@ def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str
 
 
 class FilesCommitter(Committer):
-    """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first among the parts."""
+    """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first to the parts."""
 
     def __init__(self, folder: SinkFolder, prefix: str, retention: float, sealer: Sealer, *, rolling: bool) -> None:
         self.folder = folder
@@ -74,8 +74,8 @@ class FilesCommitter(Committer):
         self.folder.remove(committable.data["attempt"])
 
     def sweep(self, live: frozenset[str]) -> None:
-        # First the seals that a run before has decided, however long ago: what they publish is staged. Its parts may have
-        # rolled by another rule.
+        # First the seals that an earlier run has decided, however long ago, since their files are staged. That run's parts
+        # may have rolled by another rule.
         self.sealer.seal(ending=not self.rolling)
         self.folder.sweep(self.retention, live)
 

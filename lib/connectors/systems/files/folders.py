@@ -1,4 +1,4 @@
-"""The folder of each row, for rows that come as Arrow record batches: the same that Spark's own writers choose."""
+"""The folder of each row, for rows in Arrow record batches: the same folder that Spark's own writers choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...ground.time_zones import UTC, zone_problem
 
 FORMATS: Final = ("parquet", "json", "csv", "text", "avro", "orc")
 LONGEST_NAME: Final = 255
-"""Bytes of the name of a folder or file, at most: what local file systems and HDFS have room for."""
+"""The most bytes of the name of a folder or file: the limit of local file systems and HDFS."""
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 NO_TIME: Final = f"bucket={NULL}"
 _ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
@@ -37,7 +37,7 @@ def checked_bucket(connector: str, bucket: str) -> str:
 
 @dataclass(frozen=True)
 class FolderColumn:
-    """One column that decides: what of its values matters, and what its folder is called."""
+    """A column that decides on the folder: the part of its values that matters, and the folder's name."""
 
     name: str
     of: Callable[[pa.Array], pa.Array]
@@ -45,7 +45,7 @@ class FolderColumn:
 
 
 class Folders:
-    """Splits record batches by ``partitionBy`` or ``bucket``. Raises :class:`Misconfigured` for columns that cannot decide."""
+    """Splits record batches by ``partitionBy`` or ``bucket``. Raises :class:`Misconfigured` for unsuitable columns."""
 
     def __init__(self, connector: str, values: Values, schema: pa.Schema) -> None:
         self.columns = list(_columns(connector, values, schema))
@@ -54,10 +54,10 @@ class Folders:
             text = "names every column, so that nothing is left for the files; leave one out."
             raise Misconfigured(connector, [Problem("partitionBy", text)])
         self.schema = pa.schema(left)
-        """The columns of the files."""
+        """The columns in the files."""
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """The rows of each folder, in their order."""
+        """The rows of each folder, in order."""
         data = rows.select(self.schema.names) if len(self.schema) < rows.num_columns else rows
         codes, names = np.zeros(rows.num_rows, np.int64), [""]
         for column in self.columns:
@@ -112,7 +112,7 @@ def _partition(name: str, value: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """``text`` as the name of a folder, with ``%`` for signs that mean something in a path."""
+    """``text`` as the name of a folder, with ``%`` escapes for characters that have a meaning in a path."""
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
@@ -140,12 +140,12 @@ def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Fol
 
 
 class DatePattern:
-    """The part of Spark's date-time patterns that folders are made of: years to fractions of seconds, and text."""
+    """The part of Spark's date-time patterns for folders: years to fractions of seconds, and text."""
 
     def __init__(self, connector: str, pattern: str) -> None:
         self._parts: list[str | tuple[str, int]] = []
         self.unit = "year"
-        """The smallest unit of a time that matters: times that differ in less go to one folder."""
+        """The smallest unit of time that matters: times that differ by less go to one folder."""
         at = 0
         while at < len(pattern):
             token = _TOKEN.match(pattern, at)

@@ -1,4 +1,4 @@
-"""Several files of one format as one, without decoding: lines one after the other, Parquet by row groups, Avro by blocks."""
+"""Joins files of one format without decoding them: lines one after the other, Parquet by row groups, Avro by blocks."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ _POSITIONS = (9, 10, 11, 14)
 
 @dataclass(frozen=True)
 class Footer:
-    """The footer of a file, and where it begins."""
+    """The footer of a file, and its position."""
 
     at: int
     fields: Struct
@@ -165,7 +165,7 @@ class Footer:
         return cls(at, read_struct(file.read(size - 8 - at)))
 
     def like(self, other: Footer) -> bool:
-        """True if both have the same schema, and say the same of it."""
+        """True if both have the same schema with the same metadata."""
         return all(self.fields.get(number) == other.fields.get(number) for number in (_SCHEMA, _EXTRA, _ORDERS))
 
 
@@ -200,7 +200,7 @@ def _moved_chunk(chunk: Struct, by: int) -> Struct:
 
 
 def _shifted(struct: Struct, positions: Sequence[int], by: int) -> Struct:
-    """``struct`` with its positions moved; 0 is no position: some writers say so that there is none."""
+    """``struct`` with its positions moved; 0 is no position, since some writers use it for none."""
     moved = {number: (struct[number][0], struct[number][1] + by) for number in positions if struct.get(number, (0, 0))[1]}
     return {**struct, **moved}
 
@@ -220,7 +220,7 @@ _MARKER: Final = 16
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a file: what it says of its records, and the marker between its blocks."""
+    """The header of a file: the metadata of its records, and the marker between its blocks."""
 
     schema: object
     codec: bytes
@@ -246,7 +246,7 @@ class Header:
         return cls(schema, metadata.get(b"avro.codec", b"null"), file.read(end), marker)
 
     def like(self, other: Header) -> bool:
-        """True if both hold records of one schema, compressed in one way."""
+        """True if both hold records of the same schema with the same compression."""
         return (self.schema, self.codec) == (other.schema, other.codec)
 
 
@@ -292,11 +292,11 @@ def long_of(value: int) -> bytes:
 
 
 JOINED = ("parquet", "json", "csv", "text", "avro")
-"""The file formats that can be joined without being decoded."""
+"""The file formats that can be joined without decoding."""
 
 
 def joinable(folder: SinkFolder, parts: Sequence[HiddenPart]) -> Iterator[list[HiddenPart]]:
-    """``parts`` in runs that can be one file each: a change of columns begins a new one."""
+    """``parts`` in runs, each of which can become one file; a change of columns begins a new run."""
     if not _has_schema(parts[0].path):
         yield list(parts)
         return
@@ -317,7 +317,7 @@ def join(folder: SinkFolder, paths: Sequence[str], ready: str) -> None:
     """Writes the files at ``paths``, in their order, as one file ``ready``; see :func:`joinable`."""
     with folder.create(ready) as out:
         if not _has_schema(ready):
-            for file in _opened(folder, paths):  # compressed ones too: gzip and bzip2 files may have several members
+            for file in _opened(folder, paths):  # also compressed: gzip and bzip2 files may have several members
                 shutil.copyfileobj(file, out, 1 << 20)
         elif ready.endswith(".parquet"):
             join_parquet(_opened(folder, paths), out)
@@ -326,7 +326,7 @@ def join(folder: SinkFolder, paths: Sequence[str], ready: str) -> None:
 
 
 def _opened(folder: SinkFolder, paths: Sequence[str]) -> Iterator[BinaryIO]:
-    """One after the other: there may be more of them than a process may have open."""
+    """The files, opened one after the other: there may be more than a process may have open."""
     for path in paths:
         with folder.open(path) as file:
             yield file

@@ -20,14 +20,14 @@ from ...ground.clients import client_library
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ROWS, _BLOCK = 16_384, 1 << 20
 _LONGEST_ROW = 16 << 20
-"""Bytes of a row of csv, at most."""
+"""The most bytes of a csv row."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
 """The first bytes of a file of each format."""
 _TEXT_BEGINS: Final = {b"{": "json"}
 
 
 def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of an open ``file`` of format ``kind``, with those columns of ``schema`` that it has, of any type."""
+    """The rows of an open ``file`` of format ``kind``, with the columns of ``schema`` that it has, of any type."""
     if kind in _MAGIC:
         with _naming_format(file, path, kind):
             yield from {"parquet": _parquet, "orc": _orc, "avro": _avro}[kind](file, schema)
@@ -42,7 +42,7 @@ def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa
 
 
 def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
-    """The columns of a file, by its own metadata."""
+    """The columns of a file, from its own metadata."""
     if kind == "text":
         return pa.schema([("value", pa.string())])
     if kind in _MAGIC:
@@ -69,9 +69,9 @@ def _own_schema(file: Any, kind: str) -> pa.Schema:
 
 
 def _with_zone(kind: pa.DataType, schema: Any, leaves: Iterator[int]) -> pa.DataType:
-    """``kind`` with times in UTC where Parquet has INT96, which is Spark's older form of a timestamp.
+    """``kind`` with times in UTC if Parquet has INT96, which is Spark's older form of a timestamp.
 
-    ``leaves`` are the numbers of the columns of Parquet's ``schema`` that begin with this one: a nested column has several.
+    ``leaves`` are the column numbers in Parquet's ``schema`` from this column on; a nested column has several.
     """
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_with_zone(field.type, schema, leaves)) for field in kind])
@@ -84,10 +84,10 @@ def _with_zone(kind: pa.DataType, schema: Any, leaves: Iterator[int]) -> pa.Data
 
 @contextlib.contextmanager
 def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
-    """An error inside is :class:`Misconfigured` where the file is of another format; it is asked only then."""
+    """On an error inside, checks the format of the file, and raises :class:`Misconfigured` if it is another one."""
     try:
         yield
-    except Exception as error:  # libraries raise what they like: fastavro a SystemError
+    except Exception as error:  # libraries raise any error: fastavro a SystemError
         file.seek(0)
         begin = file.read(max(map(len, _MAGIC.values())))
         if isinstance(error, pa.ArrowInvalid) and begin.startswith(_MAGIC[kind]):
@@ -102,7 +102,7 @@ def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
 
 
 def sql_columns(schema: pa.Schema) -> str:
-    """``schema`` as Spark's SQL has it. Raises :class:`Misconfigured` with the columns that have no type in Spark."""
+    """``schema`` as Spark SQL text. Raises :class:`Misconfigured` with the columns that have no type in Spark."""
     columns, problems = [], []
     for field in schema:
         try:
@@ -126,7 +126,7 @@ _WIDER: Final = {
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """``kind`` as Spark reads it: it has no large text, no dictionaries, one unit of time and no unsigned numbers."""
+    """``kind`` as Spark reads it: without large text, dictionaries and unsigned numbers, and with one unit of time."""
     if kind in _WIDER:
         return _WIDER[kind]
     if pa.types.is_dictionary(kind):
@@ -147,9 +147,9 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, partition: dict[str, str | None]) -> pa.RecordBatch:
-    """``rows`` with the columns of ``schema``; missing ones have the value of the ``partition``, else null.
+    """``rows`` with the columns of ``schema``; missing columns have the value of the ``partition``, else null.
 
-    Raises :class:`Fatal` with the column that does not fit.
+    Raises :class:`Fatal`, which names a column that does not fit.
     """
     columns = []
     for field in schema:
@@ -168,7 +168,7 @@ def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
         return column
     try:
         if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
-            return column.cast(field.type, safe=False)  # finer units than Spark has are cut off, as Spark does
+            return column.cast(field.type, safe=False)  # units finer than Spark's are cut off, as in Spark
         return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise Fatal(
@@ -178,7 +178,7 @@ def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
 
 
 def unpacked(file: Any, path: str) -> Any:
-    """The content of ``file``, decompressed by the codec of its name."""
+    """The content of ``file``, decompressed by the codec in its name."""
     codec = next((codec for ending, codec in _CODECS.items() if path.endswith(ending)), None)
     return pa.CompressedInputStream(file, codec) if codec else file
 
@@ -196,14 +196,14 @@ def _parquet(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _open_parquet(file: Any) -> Any:
-    """INT96 in microseconds: nanoseconds, Arrow's default, have no room for the years before 1678 and after 2262."""
+    """Opens Parquet with INT96 in microseconds: nanoseconds, Arrow's default, only reach from the year 1678 to 2262."""
     import pyarrow.parquet as pq
 
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
 
 
 def _without_columns(rows: int) -> pa.RecordBatch:
-    """So many rows, whose values come from elsewhere: from the folders' names, or they are null."""
+    """A batch of ``rows`` rows without columns: the values come from the folders' names, or are null."""
     return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
 
 
@@ -228,7 +228,7 @@ def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _lines(stream: Any) -> Iterator[list[bytes]]:
-    """Lines, many at a time; they end with ``\\n`` or ``\\r\\n``."""
+    """Lists of many lines, which end with ``\\n`` or ``\\r\\n``."""
     buffered: BinaryIO = io.BufferedReader(stream, _BLOCK)
     while lines := buffered.readlines(_BLOCK):
         yield [line.rstrip(b"\n").removesuffix(b"\r") for line in lines]
@@ -236,7 +236,7 @@ def _lines(stream: Any) -> Iterator[list[bytes]]:
 
 def _text(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     names = schema.names
-    name = "value" if "value" in names or not names else names[0]  # as in Spark, the column has any name
+    name = "value" if "value" in names or not names else names[0]  # as in Spark, the column may have any name
     for lines in _lines(stream):
         yield pa.RecordBatch.from_pydict({name: [line.decode(errors="replace") for line in lines]})
 

@@ -1,16 +1,16 @@
 """Rolling: hidden parts grow into larger files, which are sealed when the policy says so.
 
-The policy itself knows no clock and no disk. The seals of a sink have a log of their own beside its ledger: seal number *n*
-says which parts go into which file. A seal is put if absent, so of two processes that seal at the same time (a query and
-``connectors files seal``, say) one decides, and the other looks again. Whoever decides number *n + 1* has finished number *n*:
+The policy itself knows no clock and no disk. The seals of a sink have their own log beside its ledger: seal number *n* says
+which parts go into which file. A seal is put if absent, so if two processes seal at the same time (a query and
+``connectors files seal``, say), one decides and the other looks again. A process finishes number *n* before it decides *n + 1*:
 
 1. the parts are joined in the stage; 2. the seal is recorded; 3. the joined file gets its final name, by the same step that
 publishes a batch; 4. the parts are deleted; 5. the seal is marked as done.
 
-Where very many parts wait, they are merged in the same way into one part that goes on waiting.
+If very many parts wait, they are merged in the same way into one part that stays hidden.
 
-A ``foreachBatch`` function hears of batches only, not of idle times nor of the end of its query. So the first batch starts a
-thread that waits for the end of the query, and seals meanwhile what is due.
+A ``foreachBatch`` function is called for batches only, not at idle times nor at the end of its query. So the first batch
+starts a thread that waits for the end of the query, and meanwhile seals the parts that are due.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from .join import join, joinable
 MAX_PART_SIZE = 256 << 20
 """The default of ``rolling.maxPartSize``, in bytes."""
 MERGED_PARTS = 32
-"""So many parts of a bucket that were merged equally often are merged into one."""
+"""If so many parts of a bucket were merged equally often, they are merged into one."""
 
 
 @dataclass(frozen=True)
 class RollingPolicy:
-    """A bucket's parts are sealed when they are ``max_part_size`` bytes together, ``rollover`` seconds after the first of
-    them, or ``inactivity`` seconds after the last one: whatever comes first."""
+    """When a bucket's parts are sealed: at ``max_part_size`` bytes together, ``rollover`` seconds after the first of them,
+    or ``inactivity`` seconds after the last one, whichever comes first."""
 
     rollover: float = 900.0
     inactivity: float = 300.0
@@ -58,10 +58,10 @@ class RollingPolicy:
 
 
 class HiddenPart(NamedTuple):
-    """A committed file that no reader sees yet: ``path`` below the target, its batch staged ``at`` (seconds), its ``size``.
+    """A committed file that no reader sees yet: its ``path`` below the target, when it was staged (``at``), its ``size``.
 
-    ``final`` is the name that it would have by itself, relative to the target. ``level`` counts how often it was merged:
-    many parts are merged into one, still hidden, so that a look at them costs the same after any number of batches.
+    ``final`` is the name that it would have alone, relative to the target. ``level`` counts how often it was merged: many
+    parts are merged into one, still hidden, so that a look at them costs the same after any number of batches.
     """
 
     at: float
@@ -72,35 +72,35 @@ class HiddenPart(NamedTuple):
 
     @classmethod
     def name(cls, at: float, size: int, final: str, level: int = 0) -> str:
-        """The file name of a part: all that the policy asks is in it, so that a listing is enough.
+        """The file name of a part. It contains everything that the policy needs, so that a listing is enough.
 
-        Its time is never later than ``at``: a part that may be sealed at once would else wait for the next batch.
+        Its time is never later than ``at``; otherwise a part that is due at once would wait for the next batch.
         """
         return f"{int(at * 1000)}-{size}-{level}-{final}"
 
     @classmethod
     def of(cls, path: str, folder: str) -> HiddenPart:
-        """The part at ``path``, somewhere below the hidden ``folder``; its folders are those of the target."""
+        """The part at ``path`` below the hidden ``folder``, which has the same folders as the target."""
         bucket, _, name = path[len(folder) + 1 :].rpartition("/")
         at, size, level, final = name.split("-", 3)
         return cls(int(at) / 1000, f"{bucket}/{final}" if bucket else final, path, int(size), int(level))
 
     @property
     def kind(self) -> tuple[str, str]:
-        """The bucket, and the extension: only parts that have both in common can be joined."""
+        """The bucket and the extension: only parts with the same of both can be joined."""
         bucket, _, name = self.final.rpartition("/")
-        return bucket, name.rpartition("-")[2].partition(".")[2]  # partPrefix, at the begin of the name, may have a dot
+        return bucket, name.rpartition("-")[2].partition(".")[2]  # partPrefix, at the start of the name, may have a dot
 
 
 def due(parts: Iterable[HiddenPart], now: float, policy: RollingPolicy, *, ending: bool = False) -> list[list[HiddenPart]]:
-    """The groups of parts that are to be sealed now, each as one file; ``ending`` seals everything."""
+    """The groups of parts to seal now, each as one file; ``ending`` seals everything."""
     return [group for bucket in _by_kind(parts) for group in _due(bucket, now, policy, ending)]
 
 
 def crowded(parts: Iterable[HiddenPart]) -> list[list[HiddenPart]]:
-    """The groups of parts that are to be merged, each into one part that goes on waiting.
+    """The groups of parts to merge, each into one part that stays hidden.
 
-    The newest part of a bucket is never among them: its time says how long the bucket has been inactive.
+    The newest part of a bucket is never among them, since its time says how long the bucket has been inactive.
     """
     groups = []
     for bucket in _by_kind(parts):
@@ -134,7 +134,7 @@ def _due(parts: list[HiddenPart], now: float, policy: RollingPolicy, ending: boo
 
 
 def _is_old(parts: list[HiddenPart], now: float, policy: RollingPolicy) -> bool:
-    first, last = abs(now - parts[0].at), abs(now - parts[-1].at)  # the clock of a task may be hours ahead of this one
+    first, last = abs(now - parts[0].at), abs(now - parts[-1].at)  # a task's clock may be hours ahead of this one
     return first >= policy.rollover or last >= policy.inactivity
 
 
@@ -142,7 +142,7 @@ _SEALS = "seals"
 
 
 class Sealer:
-    """Seals the hidden parts of one sink, when its policy says so. May be used by several threads and processes."""
+    """Seals the hidden parts of one sink when its policy says so. Several threads and processes may use it."""
 
     def __init__(self, folder: SinkFolder, policy: RollingPolicy, clock: Callable[[], float] = machine.time) -> None:
         self.folder = folder
@@ -152,21 +152,21 @@ class Sealer:
         self._parts_folder = folder.hidden("parts")
         self._lock = threading.Lock()
         self._may_have_pending = True
-        """True until it is known that no decided seal waits for its publication."""
+        """True while a decided seal may still wait for its publication."""
 
     def part(self, bucket: str, name: str, at: float, size: int) -> str:
-        """The path at which a committed file waits as a part.
+        """The path of a committed file while it waits as a part.
 
-        All of it is in the ledger: whoever publishes the file, gives it one name.
+        The ledger has everything in it, so that every process that publishes the file gives it the same name.
         """
         return PurePosixPath(self._parts_folder, bucket, HiddenPart.name(at, size, name)).as_posix()
 
     def parts(self) -> list[HiddenPart]:
-        """The parts that wait."""
+        """The hidden parts."""
         return [HiddenPart.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
 
     def seal(self, *, ending: bool = False) -> int:
-        """Seals what is due, everything if ``ending``. Returns how many files were published by this call."""
+        """Seals the parts that are due, all if ``ending``. Returns the number of files that this call published."""
         with self._lock:
             published, parts = 0, self.parts()
             while self._may_have_pending or self._work(parts, ending):
@@ -178,7 +178,7 @@ class Sealer:
             return published
 
     def _work(self, parts: Sequence[HiddenPart], ending: bool) -> tuple[list[list[HiddenPart]], list[list[HiddenPart]]] | None:
-        """The groups to be sealed, and those to be merged; ``None`` if all may wait."""
+        """The groups to seal, and those to merge; ``None`` if all may wait."""
         if groups := due(parts, self.clock(), self.policy, ending=ending):
             return groups, []
         many = crowded(parts)
@@ -190,7 +190,7 @@ class Sealer:
         try:
             files = [self._joined(parts, attempt) for group in visible for parts in joinable(self.folder, group)]
             more = [self._merged(parts, attempt) for group in merged for parts in joinable(self.folder, group)]
-        except FileNotFoundError:  # another process has sealed them in the meantime
+        except FileNotFoundError:  # another process has sealed them meanwhile
             self.folder.remove(attempt)
             return 0
         if self.log.record(Entry(_SEALS, number, committables=({"attempt": attempt, "files": [*files, *more]},))):
@@ -208,19 +208,19 @@ class Sealer:
         return {"ready": ready, "final": final, "parts": paths}
 
     def _merged(self, parts: Sequence[HiddenPart], attempt: str) -> dict[str, Any]:
-        """As a seal, but what comes of it is a part: as old as its first one, and of one level more."""
+        """As a seal, but its result is a part: as old as the first of ``parts``, one level higher."""
         whole, size = self._joined(parts, attempt), sum(part.size for part in parts)
         final = PurePosixPath(self._parts_folder, parts[0].final)
         name = HiddenPart.name(parts[0].at, size, final.name, parts[0].level + 1)
         return {**whole, "final": final.with_name(name).as_posix()}
 
     def _finish_seals(self) -> int:
-        """Publishes what is decided. Returns the number of the newest seal, which is then done."""
+        """Publishes decided seals. Returns the number of the newest seal, which is then done."""
         last, pending = self._newest()
         for entry in pending:
             if last is not None and entry.batch >= last.batch:
                 self._publish(entry)
-            # Else a process recorded it that slept while number n + 1 was decided: its parts went elsewhere.
+            # Else a process that had slept recorded it after number n + 1 was decided: its parts went elsewhere.
             for seal in entry.committables:
                 self.folder.remove(seal["attempt"])
             self.log.mark_published(entry)
@@ -228,7 +228,7 @@ class Sealer:
         return last.batch if last is not None else -1
 
     def _newest(self) -> tuple[Entry | None, list[Entry]]:
-        """The newest seal and those not known to be done, as of one moment: nothing was decided between the two looks."""
+        """The newest seal and those not known to be done, as of one moment: no seal was decided between the two looks."""
         while True:
             last, pending = self.log.last(_SEALS), self.log.unpublished()
             if self.log.last(_SEALS) == last:
@@ -246,11 +246,11 @@ _EXIT_SECONDS = 60.0
 
 
 _watched: dict[tuple[str, str], tuple[threading.Thread, QueryRun]] = {}
-"""The threads, by run and sink."""
+"""The watching threads, by run and sink."""
 
 
 def watch(sealer: Sealer, run: QueryRun, seal_at_end: bool | None) -> None:
-    """Lets the parts of ``run`` be sealed in time, and at its end."""
+    """Starts a thread that seals the parts of ``run`` in time, and at its end."""
     key = (run.id, f"{sealer.folder.root}/{sealer.folder.hidden()}")
     if key not in _watched:
         ending = run.ends_by_itself if seal_at_end is None else seal_at_end
@@ -274,16 +274,16 @@ def _watch(sealer: Sealer, run: QueryRun, ending: bool, key: tuple[str, str]) ->
 
 
 def seal_due_parts(sealer: Sealer, *, ending: bool = False) -> None:
-    """Seals; a failure is only logged, since no commit depends on it."""
+    """Seals parts. Only logs a failure, since no commit depends on it."""
     try:
         sealer.seal(ending=ending)
-    except Exception:  # the next commit or start tries again, and there it is an error
+    except Exception:  # the next commit or start tries again, and raises the error
         _log.warning("the hidden parts in %s could not be sealed", sealer.folder.hidden(), exc_info=True)
 
 
 @atexit.register
 def _finish() -> None:
-    """A script that ends right after its query lets the parts be sealed first."""
+    """Delays the end of a script that ends right after its query, until the parts are sealed."""
     for thread, run in list(_watched.values()):
         with contextlib.suppress(Exception):
             if run.wait(0.0) != "running":
@@ -291,25 +291,25 @@ def _finish() -> None:
 
 
 def seal_folder(path: str, storage: Mapping[str, Any] | None = None, max_part_size: int = MAX_PART_SIZE) -> int:
-    """Seals all hidden parts in the folder ``path``, whichever sink wrote them. Returns how many files appeared.
+    """Seals all hidden parts in the folder ``path``, of every sink. Returns the number of files that appeared.
 
-    Harmless while a query writes there, and when it is called twice. ``storage`` is ``storageOptions``;
-    ``max_part_size`` bounds the files, in bytes. Raises :class:`Misconfigured` where no sink has ever written.
+    It is harmless while a query writes there, and may be called twice. ``storage`` is ``storageOptions``;
+    ``max_part_size`` limits the files, in bytes. Raises :class:`Misconfigured` if no sink has ever written there.
     """
     policy = RollingPolicy(max_part_size=max_part_size)
     return sum(Sealer(folder, policy).seal(ending=True) for folder in _folders(path, storage))
 
 
 def source_offsets(path: str, storage: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
-    """The offsets at which the files in the folder ``path`` end in their sources: any other consumer can go on from there.
+    """The source offsets at which the files in the folder ``path`` end: any other consumer can continue from there.
 
-    By the id of each streaming query: ``batch``, the newest one that has rows, and ``offsets``, one for each source, as
-    Spark's checkpoint has them (of Kafka ``{"topic": {"0": 42}}``): a list, or by the names of sources that have one
-    (``readStream.name(…)``). They are recorded in one step with the batch, so they
-    say neither more nor less than the files; where ``rolling=policy`` is used, seal first, to see those files.
+    By the id of each streaming query: ``batch``, the newest one with rows, and ``offsets``, one for each source, as in
+    Spark's checkpoint (of Kafka ``{"topic": {"0": 42}}``): a list, or by name for sources that have one
+    (``readStream.name(…)``). They are recorded in one step with the batch, so they match the files exactly. With
+    ``rolling=policy``, seal first to see those files.
 
-    Only ``foreach_batch`` on a classic session knows them, and not for avro; a query is missing here whose newest hundred
-    batches have none. Raises :class:`Misconfigured` where no sink has ever written.
+    Only ``foreach_batch`` on a classic session knows the offsets, and not for avro. A query whose newest hundred batches have
+    none is missing. Raises :class:`Misconfigured` if no sink has ever written there.
     """
     ledgers = [folder.ledger() for folder in _folders(path, storage)]
     entries = [ledger.newest(query, _offsets) for ledger in ledgers for query in ledger.queries()]

@@ -43,49 +43,49 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _run: ContextVar[QueryRun | None] = ContextVar("run", default=None)
-"""The run of the query whose batch this thread writes: several queries may use one sink."""
+"""The run of the query whose batch this thread writes, since several queries may use one sink."""
 LONGEST_PREFIX = LONGEST_NAME - 155
-"""Bytes of partPrefix, at most: behind it come the batch's number and digest, and while a part is hidden its time and size
-before it."""
+"""The most bytes of partPrefix: the batch's number and digest follow it, and the time and size of a hidden part precede
+it."""
 
 
 class FilesSink(HidingSink):
     """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
 
-    Unless the user says otherwise, a batch's files are seen when the batch is committed (``rolling=onBatch``), and lie
-    directly in ``path``: a batch is Spark's checkpoint, whoever runs ``availableNow`` expects its rows when it has ended, and
-    folders by time need a column that only the user knows. The intervals and sizes below are those of Flink's file sink.
+    By default readers see a batch's files when the batch is committed (``rolling=onBatch``), directly in ``path``. A batch is
+    Spark's checkpoint, users of ``availableNow`` expect their rows at its end, and folders by time need a column that only
+    the user knows. The intervals and sizes below are those of Flink's file sink.
 
-    With ``rolling=policy`` the files of a batch stay hidden when it is committed. They become one file, without being
-    decoded, ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
-    after the last one, or when they are ``rolling.maxPartSize`` (256MB) together; so what readers see never changes. This
-    is looked at after each commit, at the next start, and by ``connectors files seal PATH``, which seals everything. In
-    ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
-    sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
-    :func:`connectors.workbench.wait` returns when that is done, and does it where nothing else can: by ``format``, on Connect.
-    Connect does not tell the trigger, so the default is true there: a query that will be stopped takes
-    ``rolling.sealAtEnd=false``.
+    With ``rolling=policy`` the files of a batch stay hidden after its commit. They become one file, without decoding,
+    ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
+    after the last one, or when they reach ``rolling.maxPartSize`` (256MB) together; so visible files never change. The sink
+    checks this after each commit and at the next start; ``connectors files seal PATH`` seals everything. With
+    ``foreach_batch`` on a classic session it also checks while the query is idle, and a moment after it ends. Then it seals
+    everything if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
+    :func:`connectors.workbench.wait` returns when that is done, and does it itself with ``format`` and on Connect. Connect
+    does not tell the trigger, so the default is true there: set ``rolling.sealAtEnd=false`` for a query that will be stopped.
 
-    On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
-    in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
-    (the host of ``path`` and 9870), ``user`` or a delegation ``token``, and ``use_https``.
+    On ``hdfs://`` ``foreach_batch`` of a classic session uses Spark's own client, with its user and settings. Everything else
+    runs in processes without such a client, and uses WebHDFS: ``storageOptions`` has ``host`` and ``port`` of the NameNode's
+    web address (default: the host of ``path`` and 9870), ``user`` or a delegation ``token``, and ``use_https``.
 
-    Before a batch is recorded, everything that was staged is durable on the disk, each staged file is there with the size that
-    its task has reported, and the files hold as many rows as the batch: so a folder that executors do not share, or a file of
-    a failed attempt, is an error and not a loss. Footers tell the rows, or lines are counted, by Spark where they are many.
+    Before the sink records a batch, all staged files are durable on the disk, exist with the sizes that their tasks have
+    reported, and hold as many rows as the batch. So a folder that executors do not share, or a file of a failed attempt, is an
+    error and not a loss. The sink takes row counts from footers, or counts lines, many of them by Spark.
 
     The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
     see :func:`~connectors.systems.files.rolling.source_offsets`.
 
     The same rows give the same content in every carrier: that of Spark's own writers, whether they or Python write. Times in
-    json and csv have milliseconds, in the session's time zone. A double may have fewer digits by Python than by a Java
-    before 19. Lines of csv have no header, and texts in it keep their blanks; a csv of one column is always written by
-    Python, since Spark drops its nulls. Timestamps in parquet are microseconds in UTC, never INT96.
-    Python refuses what it cannot write like Spark: intervals, variants, ``void`` (but in json and avro), timestamps and times
-    in orc, and maps in json with keys that are binary or nested. ``foreach_batch`` on a classic session writes what Spark does.
-    Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage lie hidden beside them, in a
-    folder ``.connectors``. A reader that walks through hidden folders too (``pyarrow.dataset.dataset(folder)`` does, before
-    it drops what is hidden) may find one of them gone; list the folder itself, or by a glob.
+    json and csv have milliseconds, in the session's time zone. A double may have fewer digits from Python than from a Java
+    before 19. Lines of csv have no header, and texts in it keep their blanks. Python always writes a csv of one column,
+    since Spark drops its nulls. Timestamps in parquet are microseconds in UTC, never INT96.
+    Python refuses types that it cannot write like Spark: intervals, variants, ``void`` (except in json and avro), timestamps
+    and times in orc, and maps in json with binary or nested keys. ``foreach_batch`` on a classic session writes all that
+    Spark writes.
+    Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage are hidden beside them, in a
+    folder ``.connectors``. A reader that also walks through hidden folders (``pyarrow.dataset.dataset(folder)`` does, before
+    it drops hidden files) may find one of these gone; list the folder itself, or by a glob.
     """
 
     name = "files"
@@ -184,7 +184,7 @@ class FilesSink(HidingSink):
             self.sealer().seal(ending=ends_by_itself if at_end is None else at_end)
 
     def sealer(self) -> Sealer:
-        """The sealer of the parts of this sink."""
+        """The sealer of this sink's parts."""
         policy = RollingPolicy.of(self.values) if self.hides_rows() else RollingPolicy()
         return Sealer(self.folder(), policy, type(self).clock)
 
@@ -212,7 +212,7 @@ class FilesSink(HidingSink):
             yield from wrong.problems
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-        """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""
+        """Stages with Spark's own writers, so that no row passes through Python, unless Spark has no such writer."""
         if self.values["fileFormat"] == "avro" or self._is_single_csv(frame):
             return None
         from .spark_writer import stage_with_spark
@@ -221,12 +221,12 @@ class FilesSink(HidingSink):
         return stage_with_spark(self, frame, batch, run.offsets(batch.number) if run else None)
 
     def _is_single_csv(self, frame: DataFrame) -> bool:
-        """True for csv of one column: Spark's writer drops its rows that are null."""
+        """True for csv of one column, of which Spark's writer drops null rows."""
         return self.values["fileFormat"] == "csv" and len({*frame.columns} - {*self.values["partitionBy"]}) == 1
 
 
 def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
-    """The problems of a folder that files are to be published in: an object store needs a publication in one step."""
+    """The problems of a folder in which to publish files: an object store needs a publication in one step."""
     if is_local(path) or path.startswith((*S3, HDFS)):
         yield from check_location("path", path, options, sole=True)
     else:
@@ -235,6 +235,6 @@ def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _is_zone(name: str) -> bool:
-    """True for a region or an offset. Without a time zone database here, Spark's own decides."""
+    """True for a region or an offset. If this machine has no time zone database, Spark's decides."""
     regions = zoneinfo.available_timezones()
     return not regions or name in regions or re.fullmatch(r"Z|[+-](0\d|1[0-8]):[0-5]\d", name) is not None

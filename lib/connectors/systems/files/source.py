@@ -1,4 +1,4 @@
-"""The source of ``connectors.files``: finished files, each once, and the listing of a file, a folder or a glob."""
+"""The source of ``connectors.files``: reads each finished file once, from the listing of a file, a folder or a glob."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ListedFile:
 
     @property
     def place(self) -> Place:
-        """The place of the file in the order in which files are read."""
+        """The place of the file in the reading order."""
         return self.changed, self.path
 
 
@@ -60,12 +60,12 @@ Place = tuple[int, str]
 
 
 class Listing:
-    """The finished files that a path stands for. ``root`` is its part without magic: what is found lies below it."""
+    """The finished files that a path matches. ``root`` is its part without wildcards; all files are below it."""
 
     def __init__(self, path: str, options: Mapping[str, Any], *, recursive: bool) -> None:
         self.path = str(local_path(path)) if is_local(path) else path
         self.name = without_user(self.path)
-        """The path as it may be shown."""
+        """The path, without secrets, for messages."""
         self.recursive = recursive
         folders = self.path.rstrip("/").split("/")
         plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder) or "{" in folder), len(folders))
@@ -81,11 +81,11 @@ class Listing:
             yield from self._below("", self._patterns)
 
     def exists(self) -> bool:
-        """True if the path is there; a glob is when it matches a file."""
+        """True if the path exists; a glob exists if it matches a file."""
         return any(True for _ in self) if self._patterns else self.storage.item("") is not None
 
     def not_found(self) -> Problem:
-        """The problem that is told to whoever reads a path that does not exist."""
+        """The problem of a path that does not exist."""
         what = "matches no file" if self._patterns else "does not exist"
         text = f'"{self.name}" {what}. Correct it; or read a stream with .schema(…), which waits for the first file.'
         return Problem("path", text)
@@ -110,7 +110,7 @@ class Listing:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """The patterns that ``pattern`` stands for, without braces: ``a.json`` and ``b.json`` of ``{a,b}.json``."""
+    """The patterns without braces for ``pattern``: ``a.json`` and ``b.json`` for ``{a,b}.json``."""
     braces = re.search(r"\{([^{}]*)\}", pattern)
     if braces is None:
         return [pattern]
@@ -119,25 +119,25 @@ def _alternatives(pattern: str) -> list[str]:
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """The values in the folders of ``path``: ``{"year": "2024"}`` of ``year=2024/part-0.parquet``."""
+    """The values in the folders of ``path``: ``{"year": "2024"}`` for ``year=2024/part-0.parquet``."""
     pairs = (folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder)
     return {unquote(name): None if value == NULL else unquote(value) for name, value in pairs}
 
 
 MOST_FILES = 1000
-"""The largest number of files in a batch of a stream: their names are in its offset."""
+"""The most files in a batch of a stream, since their names are in its offset."""
 MOST_NAMES = 10_000
-"""The largest number of names of earlier batches' files in an offset (370 kB); where files come faster, it forgets earlier."""
+"""The most names of earlier batches' files in an offset (370 kB); if files come faster, it forgets names earlier."""
 _log = logging.getLogger("connectors.files")
 _SPARE_NAMES = 100_000
-"""Names of files that are gone, remembered within a run beside as many as there are files."""
+"""A run remembers the names of as many deleted files as there are files, and of so many more."""
 _TOUCH = "to have such a file read, give it a new modification time (touch; in an object store copy it onto itself)"
 _WAY_OUT = "bring the file back, or set failOnDataLoss=false to go on without it"
 
 
 @dataclass(frozen=True)
 class WholeFile(Split):
-    """A file, below the source's root, as it was when it was listed."""
+    """A file below the source's root, as it was in the listing."""
 
     path: str
     size: int
@@ -147,20 +147,20 @@ class WholeFile(Split):
 class FilesSource(Source):
     """The rows of finished files, each file once.
 
-    Names that begin with ``.`` or ``_`` are passed over; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked. Columns are
+    The source skips names that begin with ``.`` or ``_``, and unpacks ``.gz``, ``.bz2``, ``.zst`` and ``.lz4``. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
     its folders (``year=2024``), or are null. Lines of csv have no header.
 
-    Files are read in the order of their times. What is remembered of them does not grow for ever: a file that appears
-    more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read; so is
-    one that appears behind 10,000 newer files that were read.
-    Such files, moved in with an old modification time, are an error. With ``failOnDataLoss=false`` they are counted as
+    The source reads files in the order of their times, and does not remember them for ever. A file may appear more than
+    ``maxFileAge`` after its own last change, measured from the newest file read, or behind 10,000 newer files that were read.
+    The source takes such a file for one that it has read.
+    Such files, moved in with an old modification time, are an error. With ``failOnDataLoss=false`` they count as
     ``skipped`` in the query's table, from its next batch on, and a warning names the first one. For files that came while
-    the query was down, the count of old files is compared with that of its last batch: where old files were deleted, it
-    tells too few. A file that is brought back also appears.
-    Files must appear complete, by a rename or an upload, and not change after that. S3 gives a file that is uploaded in parts
-    the time at which its upload began: also one of this library's sink, which a start after a crash may show hours later.
-    A batch of a path that does not exist is an error; a stream with ``.schema(…)`` waits for it.
+    the query was down, the source compares the number of old files with that of its last batch. If old files were deleted,
+    that count is too low. A file that is deleted and restored appears too.
+    Files must appear complete, by a rename or an upload, and not change after that. S3 gives a file uploaded in parts the
+    time when its upload began. This also holds for files of this library's sink, which may appear hours later, at a start
+    after a crash. A batch of a path that does not exist is an error; a stream with ``.schema(…)`` waits for the path.
     """
 
     name = "files"
@@ -209,19 +209,19 @@ class FilesSource(Source):
 
 @dataclass(frozen=True)
 class FilesHead:
-    """The files of a listing, and its time."""
+    """The files of a listing, and the time of the listing."""
 
     files: Sequence[ListedFile]
     now: int
 
 
 class FilesEnumerator(SplitEnumerator[WholeFile]):
-    """Tells new files by their times and names.
+    """Recognizes new files by their times and names.
 
-    A position has the ``files`` of its batch, the time ``at`` up to which files were read, and in ``seen`` the time and a
-    digest of the name of each file that was read in earlier batches and is not forgotten. ``old`` is the time and name of
-    the place in the order of files before which names are forgotten, and how many files were there; ``skipped`` says how
-    many of them appeared too late to be read.
+    A position has the ``files`` of its batch, and the time ``at`` up to which files were read. ``seen`` has the time and a
+    digest of the name of each file that earlier batches read and that is not forgotten. ``old`` is the place (time and name)
+    in the order of files before which names are forgotten, and the number of files before it; ``skipped`` says how many of
+    them appeared too late.
     """
 
     def __init__(self, listing: Listing, max_age: float, most: int | None, fail: bool) -> None:
@@ -236,21 +236,21 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def head(self) -> FilesHead:
         try:
             files = sorted(self.listing, key=lambda file: file.place)
-            if self.most is None and not files and not self.listing.exists():  # a batch does not wait for it
+            if self.most is None and not files and not self.listing.exists():  # a batch read does not wait for it
                 raise Misconfigured("connectors.files", [self.listing.not_found()])
         except OSError as error:
             raise _failure(f"{self.listing.name} cannot be listed", error) from None
         return FilesHead(files, time.time_ns())
 
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
-        if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again
+        if at and "files" not in at:  # only the start is empty; anything else would read from the beginning again
             raise KeyError("files")
         new = list(self._new(at, head))
         skipped = self._late_files.count(at, head.files, new)
         taken = list(_limited(iter(new), limit, self.most))
         if not taken:
             return at
-        newest = max(at.get("at", 0), min(taken[-1].changed, head.now))  # a file from the future is not believed
+        newest = max(at.get("at", 0), min(taken[-1].changed, head.now))  # do not trust a time in the future
         read = [*at.get("seen", []), *([file[2], _mark(file[0])] for file in at.get("files", []))]
         unread = [file.place for file in new[len(taken) :][:1]]
         latest = min([(newest + 1, ""), *unread])
@@ -282,17 +282,17 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 
 
 def _forgotten(at: Position) -> Place:
-    """The place before which names are forgotten. It never goes back: a larger ``max_age`` brings no name back."""
+    """The place before which names are forgotten. It never goes back: a larger ``max_age`` restores no name."""
     return (at["old"][0], at["old"][1]) if at else (-1, "")
 
 
 def _remembered(
     read: list[list[Any]], files: Sequence[ListedFile], forgotten: Place, latest: Place
 ) -> tuple[list[list[Any]], Place]:
-    """The part of ``read`` that is remembered, and the place before which all is forgotten.
+    """The part of ``read`` to remember, and the place before which all names are forgotten.
 
-    Where there are more than :data:`MOST_NAMES`, that is a later place than ``forgotten``, but none after ``latest``. Files of
-    one time are in the order of their names, which the listing tells.
+    With more than :data:`MOST_NAMES` names, that place is later than ``forgotten``, but not after ``latest``. Files with the
+    same time are in the order of their names, which the listing tells.
     """
     paths = {_mark(file.path): file.path for file in files} if len(read) > MOST_NAMES else {}
     if paths:
@@ -304,12 +304,12 @@ def _remembered(
 
 
 class LateFiles:
-    """Counts the files that appear when they are already too old to be told from those that were read, and warns once.
+    """Counts files that appear when they are already too old to tell them from files that were read. Warns once.
 
     With ``fail`` they are a :class:`DataLoss`.
 
-    Within a run they are told by the names of files that were read or skipped, of which it keeps hashes. At its first
-    listing all it has is the number of old files that the position tells: there may be more now.
+    Within a run it recognizes them by hashes of the names of read and skipped files. At its first listing it only has the
+    position's number of old files, and there may be more now.
     """
 
     def __init__(self, path: str, max_age: float, fail: bool) -> None:
@@ -321,12 +321,12 @@ class LateFiles:
         self._warned = False
 
     def count(self, at: Position, files: Sequence[ListedFile], unread: Sequence[ListedFile]) -> int:
-        """The number of files that were skipped until this listing; ``unread`` are those of it that are still to be read."""
+        """The number of files skipped up to this listing; ``unread`` are the listing's files still to be read."""
         forgotten, read = _forgotten(at), {hash(file[0]) for file in at.get("files", [])}
         old = [file for file in files if file.place < forgotten]
         if self._names is None:
             self._skipped = at.get("skipped", 0)
-            self._add(len(old) - (at["old"][2] if at else 0), old)  # beside those that were as old at its last batch
+            self._add(len(old) - (at["old"][2] if at else 0), old)  # without those that were as old at its last batch
         else:
             late = [file for file in old if hash(file.path) not in self._names and hash(file.path) not in read]
             self._add(len(late), late)
@@ -380,7 +380,7 @@ def _failure(what: str, error: OSError) -> Exception:
 
 
 class FilesReader(SplitReader[WholeFile]):
-    """Reads a file from its begin to its end."""
+    """Reads a file from beginning to end."""
 
     def __init__(self, listing: Listing, kind: str, schema: pa.Schema, fail: bool) -> None:
         super().__init__()

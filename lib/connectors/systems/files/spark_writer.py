@@ -1,7 +1,7 @@
-"""Staging with Spark's own writers, for the carriers that have a DataFrame.
+"""Staging with Spark's own writers, for carriers that have a DataFrame.
 
-Spark does not tell what it has written. A file of a failed task attempt, or of another program, must not be published, so the
-rows of the files are compared with the rows of the batch before anything is recorded.
+Spark does not tell which files it has written. A file of a failed task attempt, or of another program, must not be published.
+So before anything is recorded, the rows of the files are compared with the rows of the batch.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 _READERS: Final = 8
-"""So many footers are read at a time."""
+"""The number of footers to read at the same time."""
 _LOCAL_BYTES: Final = 1 << 30
 _REMOTE_BYTES: Final = 32 << 20
-"""The driver itself counts the lines of up to so many bytes: its disk has just written them, or a job would take longer."""
+"""The driver itself counts lines of up to so many bytes: its disk has just written them, or a job would take longer."""
 _MARK: Final = "_committed_"
 _LINE_END: Final = ord("\n")
 
@@ -43,8 +43,8 @@ _LINE_END: Final = ord("\n")
 def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
     """The files below ``stage`` and their sizes, without those that Databricks' commit protocol does not list.
 
-    That protocol leaves the files of failed attempts where they are; in each folder it says in ``_committed_<transaction>``
-    which files count.
+    That protocol leaves the files of failed attempts in place; in each folder ``_committed_<transaction>`` lists the files
+    that count.
     """
     files = dict(folder.files(stage))
     for parent in {dirname(name) for name in files}:
@@ -57,7 +57,7 @@ def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
 
 
 def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> tuple[DataFrame, Callable[[], int]]:
-    """``frame``, and once it is written the number of line ends inside its values, which are no ends of rows.
+    """``frame``, and a function for the number of line ends inside its values (not of rows), once it is written.
 
     The columns ``folders`` do not go into the files.
     """
@@ -78,7 +78,7 @@ def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> t
 
 
 def rows_of(folder: SinkFolder, files: Mapping[str, int], kind: str, spark: SparkSession) -> int:
-    """The rows of ``files``, by their footers, or by their lines."""
+    """The number of rows of ``files``, from their footers or their lines."""
     most = _LOCAL_BYTES if isinstance(folder.storage, LocalStorage) else _REMOTE_BYTES
     if kind not in ("parquet", "orc") and sum(files.values()) > most:
         urls = [folder.storage.spark_url(name) for name in files]
@@ -117,15 +117,15 @@ _TEXT_TIMES = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 _JSON = {"ignoreNullFields": "true"}
-"""As without a DataFrame, whatever the session says."""
+"""The same as without a DataFrame, whatever the session's settings are."""
 _CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-"""Quotes as in RFC 4180; and without these Spark's writer drops the blanks around a text."""
+"""Quotes as in RFC 4180. Without the other two, Spark's writer drops the blanks around a text."""
 
 
 def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: Offsets | None) -> list[Committable]:
-    """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to.
+    """Writes ``frame`` into a new staging folder; the committable lists the files and the target folder of each.
 
-    ``offsets`` go with them into the ledger.
+    ``offsets`` go into the ledger with them.
     """
     bucketed, columns = _bucketed(sink, frame)
     bucketed, line_ends = observed_line_ends(bucketed, sink.values["fileFormat"], columns)
@@ -145,9 +145,9 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: O
 
 @contextlib.contextmanager
 def _times_of_arrow(spark: SparkSession) -> Iterator[None]:
-    """Lets Spark write times into Parquet as Arrow does, and not as INT96; no option of the writer says so.
+    """Makes Spark write times into Parquet as Arrow does instead of INT96, for which the writer has no option.
 
-    A server that does not let its settings be changed has its own way.
+    A server that refuses changes of its settings writes in its own way.
     """
     from pyspark.errors import PySparkException
 
@@ -175,14 +175,14 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
     time = F.col(f"`{columns[-1].replace('`', '``')}`")
     naive = dict(frame.dtypes)[columns[-1]] in ("timestamp_ntz", "date")
     time = time.cast("timestamp_ntz" if naive else "timestamp")
-    # date_format knows the session's time zone only, in which an hour may be missing or come twice.
+    # date_format knows only the session's time zone, in which an hour may be missing or come twice.
     form = {"timestampNTZFormat" if naive else "timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
     wall = F.to_csv(F.struct(time), {**form, "sep": "\x01", "quote": "\x02"})
     return frame.withColumn(_BUCKET, F.when(time.isNotNull(), wall)), [_BUCKET]
 
 
 def _options(sink: FilesSink) -> dict[str, str]:
-    """Spark's options for what the carriers without a DataFrame write too."""
+    """Spark's options for the same output as in carriers without a DataFrame."""
     kind, codec = sink.values["fileFormat"], sink.values["compression"]
     options = {"json": {**_TEXT_TIMES, **_JSON}, "csv": {**_TEXT_TIMES, **_CSV}}.get(kind, {})
     if codec:
@@ -191,7 +191,7 @@ def _options(sink: FilesSink) -> dict[str, str]:
 
 
 def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
-    """The target folder of a staged one; Spark escapes the slashes of a bucket's name."""
+    """The target folder of a staged folder; Spark escapes the slashes of a bucket's name."""
     name = folder.as_posix()
     if not name.startswith(f"{_BUCKET}="):
         return "" if name == "." else name

@@ -1,4 +1,4 @@
-"""Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame: one writer for each format."""
+"""Staging of rows from Arrow record batches, for carriers without a DataFrame: one writer for each format."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 _LARGEST = 64 << 20
-"""So many bytes of rows become text at a time: Arrow's strings have room for 2 GB."""
+"""The most bytes of rows that become text at a time, since Arrow's strings have room for 2 GB."""
 
 
 def csv_lines(rows: pa.RecordBatch) -> Iterator[bytes]:
-    """The lines of ``rows`` as UTF-8, in pieces, which follow each other."""
+    """The lines of ``rows`` as UTF-8, in consecutive pieces."""
     if rows.nbytes > _LARGEST and rows.num_rows > 1:
         middle = rows.num_rows // 2
         yield from csv_lines(rows.slice(0, middle))
@@ -52,7 +52,7 @@ def _cells(column: pa.Array, *, is_first: bool) -> pa.Array:
 
 
 def _quoted(texts: pa.Array, pattern: str) -> pa.Array:
-    """``texts`` with those in quotes that match ``pattern``; a ``#`` in front may be a comment to a reader."""
+    """``texts``; those that match ``pattern`` are in quotes. Readers may take a leading ``#`` for a comment."""
     special = pc.match_substring_regex(texts, pattern)
     if not pc.any(special).as_py():
         return texts
@@ -68,7 +68,7 @@ _BLOCK_ROWS = 4096
 
 
 class AvroFile:
-    """A file that is being written; ``compression`` is ``deflate`` or ``none``."""
+    """An Avro file to write; ``compression`` is ``deflate`` or ``none``."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str | None) -> None:
         self._file = file
@@ -93,21 +93,21 @@ class AvroFile:
             self._file.write(long_of(rows.num_rows) + long_of(len(content)) + content + self._marker)
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Does nothing: everything is already written."""
 
 
 class FormatWriter(Protocol):
-    """A file that is being written."""
+    """A file to write."""
 
     def write(self, batch: pa.RecordBatch) -> Any: ...
 
     def close(self) -> int | None:
-        """Writes what is left. Returns how many rows the file's footer tells of, if it has one that is known here."""
+        """Writes the remaining rows. Returns the number of rows in the file's footer, if it has a known one."""
         ...
 
 
 def target_folders(sink: FilesSink, schema: pa.Schema) -> Folders | None:
-    """The folders for rows of ``schema``, if they are divided.
+    """The folders for rows of ``schema``, if they go to several folders.
 
     Raises :class:`~connectors.ground.errors.Misconfigured` for columns that Python cannot write.
     """
@@ -120,8 +120,8 @@ def target_folders(sink: FilesSink, schema: pa.Schema) -> Folders | None:
 class FilesWriter(SinkWriter):
     """Writes one file per task attempt and folder, made with the folder's first row.
 
-    At most ``most_open`` files are open: the one that has waited longest is closed, and its folder gets another one if more
-    rows for it come.
+    At most ``most_open`` files are open: the writer closes the file that has waited longest, and its folder gets another file
+    if more rows come.
     """
 
     most_open = 64
@@ -145,7 +145,7 @@ class FilesWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._spark_schema):
-            batch = as_schema(batch, self._spark_schema)  # Spark gives times in the zone of the session
+            batch = as_schema(batch, self._spark_schema)  # Spark passes times in the session's zone
         for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
             self._file(folder).write(rows)
         self.rows += batch.num_rows
@@ -174,7 +174,7 @@ class FilesWriter(SinkWriter):
             self._close(folder)
 
     def _file(self, folder: str) -> FormatWriter:
-        """The open file of ``folder``, which is now the last one to be closed."""
+        """The open file of ``folder``, which from now on is the last to be closed."""
         file = self._open.pop(folder, None)
         if file is None:
             if len(self._open) >= self.most_open:
@@ -208,14 +208,14 @@ CODECS = {
     "avro": ("none", "deflate"),
     **dict.fromkeys(("json", "csv", "text"), ("none", "gzip", "bzip2")),
 }
-"""The values of ``compression`` by file format: those that Arrow and Spark both write."""
+"""The values of ``compression`` by file format: those that both Arrow and Spark write."""
 
 _ENDINGS = {"text": ".txt"}
 _STREAMS = {"gzip": ".gz", "bzip2": ".bz2"}
 
 
 def extension_of(kind: str, compression: str | None) -> str:
-    """``.json.gz``: readers tell the codec of a text file by its name."""
+    """The extension, such as ``.json.gz``: readers recognize the codec of a text file by its name."""
     return _ENDINGS.get(kind, f".{kind}") + (_STREAMS.get(compression or "", "") if "gzip" in CODECS[kind][:2] else "")
 
 
@@ -279,6 +279,6 @@ class _Lines:
 
 
 def _text_lines(rows: pa.RecordBatch) -> list[bytes]:
-    """The bytes as they are, also those that are no UTF-8, as Spark writes them."""
+    """The bytes unchanged, also if they are no UTF-8, as Spark writes them."""
     lines = pc.fill_null(rows.column(0).cast(pa.binary()), b"")
     return [content_of(pc.binary_join_element_wise(lines, b"\n", b""))]

@@ -1,4 +1,4 @@
-"""A REST API as a user declares it: its resources, how their pages follow one another, and where their records are."""
+"""A REST API as a user declares it: its resources, their paging, and where in an answer the records are."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WORDS: Final = {
     "cursor": _CURSOR,
     **{f'paging of the kind "{kind}"': options for kind, options in PAGING.items() if options.declared},
 }
-"""What a declaration may have, by the place."""
+"""The options of a declaration, by place."""
 _NAME: Final = re.compile(r"\{([^{}]+)\}")
 _LONGEST: Final = 300
 POSITION: Final = "position"
@@ -57,7 +57,7 @@ POSITION: Final = "position"
 
 @dataclass(frozen=True)
 class Call:
-    """A request: URL and, where it is a POST, the body's object."""
+    """A request: its URL and, for a POST, the object in the body."""
 
     method: str
     url: str
@@ -66,9 +66,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Incremental:
-    """The ``field`` by which new records are known, and the ``start`` that the first request names.
+    """The ``field`` that tells new records, and the ``start`` in the first request.
 
-    Later ones ask from ``lookback`` before the newest value: a number, or a duration where the values are times.
+    Later requests ask from ``lookback`` before the newest value: a number, or a duration if the values are times.
     """
 
     field: str
@@ -78,7 +78,7 @@ class Incremental:
 
 @dataclass(frozen=True)
 class Resource:
-    """A list of records. That of a child is read for each record of its parent."""
+    """A list of records. A child resource is read for each record of its parent."""
 
     base: str
     name: str
@@ -97,7 +97,7 @@ class Resource:
     parent: Resource | None = field(default=None, repr=False)
 
     def call(self, token: Any, parent: Mapping[str, Any] | None, position: Any) -> Call:
-        """The request for a page, of the records of ``parent`` where there is one."""
+        """The request for a page; for the children of ``parent`` if there is one."""
         names = {**(parent or {}), **({} if position is None else {POSITION: position})}
         url = self.paging.url(token)
         if url is not None:
@@ -108,7 +108,7 @@ class Resource:
         return Call("GET", _with_query(self._url(names), parameters))
 
     def records(self, body: Any, url: str) -> list[Any]:
-        """The records of a page. Raises ``Fatal`` where the answer has none of the declared shape, or tells of an error."""
+        """The records of a page. Raises ``Fatal`` if the answer does not have the declared shape, or reports an error."""
         self._check_success(body, url)
         content = searched(self.records_path, body) if self.records_path else body
         if content is None and self.records_path:
@@ -146,17 +146,17 @@ class Resource:
 
     @property
     def is_told_apart(self) -> bool:
-        """True if its records have digests that tell them apart."""
+        """True if digests tell its records apart."""
         return bool(self.key) or self.cursor is not None
 
     @cached_property
     def chain(self) -> list[Resource]:
-        """The parents of a resource, the topmost first, and itself."""
+        """The parents of a resource, topmost first, and the resource itself."""
         return [*(self.parent.chain if self.parent else []), self]
 
 
 def _names_in(body: Any) -> str:
-    """A sentence for an error about what an answer has at its top; may be empty."""
+    """A sentence for an error about the names at the top of an answer; may be empty."""
     if not isinstance(body, dict):
         return f" It is {type(body).__name__}." if body is None or isinstance(body, str) else ""
     lists = [name for name, value in body.items() if isinstance(value, list)]
@@ -164,7 +164,7 @@ def _names_in(body: Any) -> str:
 
 
 def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
-    """The resources of an API by their names. Raises :class:`~connectors.ground.errors.Misconfigured` with every problem."""
+    """The resources of an API by name. Raises :class:`~connectors.ground.errors.Misconfigured` with every problem."""
     problems: list[Problem] = []
     api = _parsed(_API, config, "config", problems)
     by_name: dict[str, Resource] = {}
@@ -183,7 +183,7 @@ def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
 def _add(
     by_name: dict[str, Resource], api: Values, content: Any, parent: Resource | None, where: str, problems: list[Problem]
 ) -> None:
-    """Adds a resource and its children to ``by_name``, and what is wrong with them to ``problems``."""
+    """Adds a resource and its children to ``by_name``, and their problems to ``problems``."""
     values = _parsed(_RESOURCE, content, where, problems)
     if values is None:
         return
@@ -272,7 +272,7 @@ def _wrong_paths(values: Values, where: str) -> Iterator[Problem]:
 
 
 def _parsed(options: Options, content: Any, where: str, problems: list[Problem]) -> Values | None:
-    """The parts of an object of the configuration; what is wrong with them goes to ``problems``."""
+    """The parsed parts of an object of the configuration; adds their problems to ``problems``."""
     if not isinstance(content, Mapping):
         problems.append(Problem("config", f"{where} must be an object."))
         return None
@@ -300,9 +300,9 @@ def _text(value: Any) -> Any:
 
 
 def _filled(template: Any, names: Mapping[str, Any]) -> Any:
-    """The template with values in place of names in braces; a text that is one name becomes the value itself.
+    """The template with values instead of names in braces; a text that is only one name becomes the value itself.
 
-    What names a position is left out where there is none yet.
+    If there is no position yet, parts that name it are left out.
     """
     if isinstance(template, str):
         if match := _NAME.fullmatch(template):

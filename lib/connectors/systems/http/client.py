@@ -1,6 +1,6 @@
-"""Requests over HTTP: options of the connection, logins, and what an answer's status means.
+"""Requests over HTTP: options of the connection, logins, and the meaning of an answer's status.
 
-Connections, TLS and redirects are urllib3's, tokens of OAuth authlib's. Nothing is tried again here.
+Urllib3 does connections, TLS and redirects, authlib the OAuth tokens. This module retries nothing.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ _REDIRECTS: Final = 5
 _REDIRECTS_TO_GET: Final = (301, 302, 303)
 _CONNECT_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
-"""A token is replaced so long before its end."""
+"""The seconds before its expiry at which a token is replaced."""
 
 _UNKNOWN_SECONDS: Final = 3600.0
-"""The lifetime of a token, in seconds, where its server does not tell it."""
+"""The lifetime of a token in seconds if its server does not tell it."""
 
 
 def check_http(values: Values) -> Iterator[Problem]:
@@ -112,7 +112,7 @@ def login_values(login: Mapping[str, Any]) -> Values:
 
 
 def statuses(text: str) -> frozenset[int]:
-    """The statuses of a list such as ``200-299,304``. Raises ``ValueError`` with a phrase after "must be"."""
+    """The statuses in a list such as ``200-299,304``. Raises ``ValueError`` with a phrase that continues "must be"."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -132,9 +132,9 @@ class Answer:
 
 
 class HttpClient:
-    """A client with the user's headers and login. Safe to use from several threads; ``connections`` of them stay open.
+    """A client with the user's headers and login. Several threads may use it; it keeps ``connections`` connections open.
 
-    ``home`` is the URL whose server gets headers and login; no other server does, also not by a redirect.
+    ``home`` is the URL whose server gets headers and login. No other server gets them, not even by a redirect.
     """
 
     def __init__(self, values: Values, home: str, *, connections: int = 1, seconds: float = 30.0) -> None:
@@ -153,7 +153,7 @@ class HttpClient:
         self._pool = self._opened(values, home, connections)
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """The answer, whatever its status. Raises ``Transient`` where there is none."""
+        """The answer, whatever its status. Raises ``Transient`` if there is none."""
         is_home = origin(url) == self._home
         if is_home:
             headers = {**self._headers, **headers}
@@ -199,7 +199,7 @@ class HttpClient:
 @cache
 def _content_redirects(library: Any) -> Any:
     class ContentRedirects(library.Retry):  # type: ignore[misc]
-        """Refuses redirects that turn a request into a GET, or may do so: what answers there has taken no content."""
+        """Refuses redirects that turn a request into a GET, or may do so: the new address would not get the content."""
 
         def increment(self, method: Any = None, url: Any = None, response: Any = None, *rest: Any, **more: Any) -> Any:
             if response is not None and response.status in _REDIRECTS_TO_GET:
@@ -220,7 +220,7 @@ def _no_answer(url: str, error: BaseException) -> Exception:
 
 
 def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError:
-    """The error for an answer that is no success: an outage, a login that is refused, or a bad record."""
+    """The error for an unsuccessful answer: an outage, a refused login, or a bad record."""
     text = f"{shown(url)} answered {answer.status}: {answer.body[:_MESSAGE].decode(errors='replace')}".rstrip(": ")
     is_throttled = answer.status == 429 or (answer.status == 403 and _has_limit(answer.headers))
     if answer.status in retried or is_throttled:
@@ -234,7 +234,7 @@ def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError
 
 
 def _has_limit(headers: Mapping[str, str]) -> bool:
-    """True if a refusal is one of a limit of requests: GitHub, among others, answers 403 then, as where a login may not."""
+    """True if a refusal is due to a limit of requests. GitHub, among others, answers 403 then, as to a forbidden login."""
     return "Retry-After" in headers or headers.get("X-RateLimit-Remaining") == "0"
 
 
@@ -261,12 +261,12 @@ class _Login:
         self._header = header
 
     def __call__(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """The header of the login; another one, where there can be, than the one that was ``refused``."""
+        """The header of the login; if possible another one than the ``refused`` header."""
         return self._header
 
 
 class _Token(_Login):
-    """A token of OAuth's client credentials, asked for when there is none or it ends soon."""
+    """A token by OAuth's client credentials, requested when there is none or it expires soon."""
 
     def __init__(self, login: Values, authority: str | None) -> None:
         super().__init__({})
@@ -297,11 +297,11 @@ class _Token(_Login):
             token: Mapping[str, Any] = self._session.fetch_token(
                 url, grant_type="client_credentials", timeout=_CONNECT_SECONDS, **more
             )
-        except self._requests.HTTPError as error:  # authlib raises it for a server's own failure
+        except self._requests.HTTPError as error:  # authlib raises it for a failure of the server
             raise Transient(f"{shown(url)} (auth.tokenUrl) gives no token: {error}") from None
         except self._requests.RequestException as error:
             raise Transient(f"no answer from {shown(url)} (auth.tokenUrl): {type(error).__name__}") from None
-        except Exception as error:  # an OAuthError of authlib, or an answer that is no token
+        except Exception as error:  # authlib's OAuthError, or an answer that is no token
             text = f"{shown(url)} (auth.tokenUrl) gives no token: {type(error).__name__}: {error}"[:_MESSAGE]
             raise Fatal(text, way_out="check clientId, clientSecret and scope in auth") from None
         return token

@@ -1,6 +1,6 @@
-"""The paging of a resource: how its pages follow one another, and where they end.
+"""The paging of a resource: the order of its pages, and where they end.
 
-A sweep ends at the number of pages or records that the API tells, or where it names no next page; else at an empty page.
+A sweep ends at the number of pages or records that the API tells, or if it names no next page; else at an empty page.
 """
 
 from __future__ import annotations
@@ -57,37 +57,37 @@ _LINK_PARAMETER: Final = re.compile(r''';\s*([^\s=;,]+)\s*=\s*(?:"([^"]*)"|'?([^
 
 
 class Paging(ABC):
-    """The way from a page of a resource to the next. A page has a token, JSON; that of the first page is ``None``."""
+    """The way from a page of a resource to the next. A page has a token, which is JSON; the first page has ``None``."""
 
     expires = False
-    """True where the API makes the tokens, so that it may refuse one after a time."""
+    """True if the API makes the tokens, so that it may refuse an old one."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
 
     def parameters(self, token: Any) -> dict[str, Any]:
-        """The parameters of the request for a page, beside the resource's own."""
+        """The parameters of the request for a page, in addition to the resource's."""
         size = self.values.get("size")
         return {} if size is None else {self.values["sizeParameter"]: size}
 
     def url(self, token: Any) -> str | None:
-        """The URL of a page where the API gave it; a URL without host is below the base URL's."""
+        """The URL of a page, if the API gave it; a URL without host is below the base URL's."""
         return None
 
     @abstractmethod
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        """The token of the page after an answer with so many records; ``None`` after the last one."""
+        """The token of the page after an answer with ``records`` records; ``None`` after the last page."""
 
     def can_grow(self, body: Any) -> bool:
-        """True where a record that comes later may fill the page of an answer, if it is short, and is on none that follows."""
+        """True if a later record may go onto this page, if it is short, and onto no following page."""
         return False
 
     def is_silent(self, body: Any) -> bool:
-        """True if an answer has nothing, also no null, where it should say which page follows."""
+        """True if the answer has nothing, not even null, in the place that should name the next page."""
         return False
 
     def _is_last(self, records: int) -> bool:
-        """An empty page is the last one; a short one where the user says so, since servers cap and filter pages."""
+        """True for an empty page. True for a short page only if the user says so, since servers cap and filter pages."""
         return records == 0 or (self.values["shortPage"] == "last" and records < self.values["size"])
 
 
@@ -100,7 +100,7 @@ class _Numbered(Paging):
     """Pages by number."""
 
     def can_grow(self, body: Any) -> bool:
-        pages = self.values["pages"]  # the answer that tells of a next page is of a whole one
+        pages = self.values["pages"]  # an answer that tells of a next page has a whole page
         return self.values["shortPage"] == "next" and (pages is None or count_at(pages, body) is None)
 
     def parameters(self, token: Any) -> dict[str, Any]:
@@ -125,12 +125,12 @@ class _Offset(Paging):
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         after, total = (token or 0) + (records or self.values["size"]), self.values["total"]
         if total is not None and (count := count_at(total, body)) is not None:
-            return after if after < count else None  # also behind a page whose records the API has all left out
+            return after if after < count else None  # also after a page from which the API has left out all records
         return None if self._is_last(records) else after
 
 
 class _Token(Paging):
-    """Pages by what the answer before has said, in its body or in a header."""
+    """Pages by a token of the previous answer, in its body or in a header."""
 
     expires = True
 
@@ -139,7 +139,7 @@ class _Token(Paging):
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         path, header = self.values["path"], self.values["header"]
-        after = searched(path, body) if path else answer.headers.get(header)  # some repeat the last one at the end
+        after = searched(path, body) if path else answer.headers.get(header)  # some APIs repeat the last token at the end
         return after if after not in (None, "", False) and after != token else None
 
     def is_silent(self, body: Any) -> bool:
@@ -147,7 +147,7 @@ class _Token(Paging):
 
 
 class _NextUrl(Paging):
-    """Pages by a URL that the answer before has given."""
+    """Pages by a URL of the previous answer."""
 
     expires = True
 
@@ -168,7 +168,7 @@ class _LinkHeader(_NextUrl):
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         for url, text in _LINK.findall(answer.headers.get("Link") or ""):
             parameters = {name.lower(): (quoted or plain).lower() for name, quoted, plain in _LINK_PARAMETER.findall(text)}
-            if "next" in parameters.get("rel", "").split():  # Sentry names a next page also at the end, without results
+            if "next" in parameters.get("rel", "").split():  # Sentry names a next page even at the end, without results
                 return url if url != token and parameters.get("results") != "false" else None
         return None
 

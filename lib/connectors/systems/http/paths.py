@@ -1,4 +1,4 @@
-"""JMESPath: what is at a path in an answer, and whether there is anything."""
+"""JMESPath: the value at a path in an answer, and whether there is one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def searched(path: str, body: Any) -> Any:
     library = _library()
     try:
         return library.search(path, body)
-    except library.exceptions.JMESPathError as wrong:  # a function got a value that it does not take
+    except library.exceptions.JMESPathError as wrong:  # a function got an unsuitable value
         raise Fatal(f'"{path}" has no meaning for an answer: {wrong}', way_out="correct the path in config") from None
 
 
 def is_absent(path: str, body: Any) -> bool:
-    """True if ``path`` leads to nothing in ``body``, and to no null either."""
+    """True if ``path`` leads to nothing in ``body``, not even to a null."""
     library = _library()
     interpreter = _nulls_seen()()
     return interpreter.visit(library.compile(path).parsed, body) is None and not interpreter.has_null
@@ -36,7 +36,7 @@ def _nulls_seen() -> Any:
     visitor = client_library("jmespath.visitor", "jmespath", connector=CONNECTOR, option="config")
 
     class NullsSeen(visitor.TreeInterpreter):  # type: ignore[name-defined,misc]
-        """Evaluates an expression, and notes whether a field on its way was null: JMESPath gives null for nothing, too."""
+        """Evaluates an expression and notes whether a field on its way was null: JMESPath also gives null for nothing."""
 
         has_null = False
 
@@ -48,7 +48,7 @@ def _nulls_seen() -> Any:
 
 
 def count_at(path: str, body: Any) -> int | None:
-    """The number at ``path``; ``None`` where the answer has none."""
+    """The number at ``path``; ``None`` if the answer has none."""
     count = searched(path, body)
     try:
         return None if count is None else int(count)

@@ -1,4 +1,4 @@
-"""Rows as requests: one for each row, or one for many."""
+"""The sink of ``connectors.http``: rows as requests, one for each row or one for many."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_SUCH_PLACE: Final = (404, 405)
 
 
 class Request(NamedTuple):
-    """A row as it is sent: its URL, its idempotency key (``""``: none), and its body."""
+    """A row to send: its URL, its idempotency key (``""``: none), and its body."""
 
     url: bytes
     key: str
@@ -37,17 +37,17 @@ class Request(NamedTuple):
 class HttpSink(BatchingSink, FrameSink):
     """Sends rows to ``url``: each as a request, or many in one.
 
-    ``url`` has columns in braces, percent-encoded where they are filled in. An answer of ``retryStatuses`` is an outage;
-    another one of 400 to 499 is a bad row, but for those that mean the login.
+    ``url`` has columns in braces; their values are percent-encoded. An answer of ``retryStatuses`` is an outage; another one
+    of 400 to 499 is a bad row, except those that concern the login.
 
     ``idempotencyHeader`` names a header that gets a key of each row: from sink, query, batch and ``idColumn``; without
-    ``idColumn`` from the whole row, with a number for rows that are equal, and only by ``foreach_batch``.
+    ``idColumn`` from the whole row, with a number for equal rows, and only with ``foreach_batch``.
 
-    Guarantee: idempotent with ``idempotencyHeader``, where the server takes each key once: a replay, also by other tasks,
-    sends the same keys. Idempotent too with PUT and DELETE at a ``url`` with columns. At-least-once otherwise.
+    Guarantee: idempotent with ``idempotencyHeader`` if the server takes each key once: a replay, also by other tasks, sends
+    the same keys. Also idempotent with PUT and DELETE at a ``url`` with columns. At-least-once otherwise.
 
-    Rows of one ``url`` with columns are sent one after the other. A server may still apply a request that got no answer within
-    ``request.timeout`` after a newer one; only one that compares versions does not.
+    Rows of one ``url`` with columns are sent one after the other. If a request got no answer within ``request.timeout``, the
+    server may still apply it after a newer one, unless it compares versions.
     """
 
     name = "http"
@@ -177,7 +177,7 @@ class HttpWriter(BatchingWriter):
         return b"[" + b",".join(bodies) + b"]" if self._values["body"] == "json" else b"\n".join([*bodies, b""])
 
     def _keys(self, rows: pa.RecordBatch, bodies: Sequence[bytes | Poison]) -> Sequence[str | Poison]:
-        """The idempotency key of each row; a null in ``idColumn`` has none, for its rows would share it."""
+        """The idempotency key of each row; a null in ``idColumn`` has none, since all such rows would share it."""
         if self._values["idempotencyHeader"] is None:
             return [""] * rows.num_rows
         batch, column = self._batch, self._values["idColumn"]

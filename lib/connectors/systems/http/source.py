@@ -1,4 +1,4 @@
-"""The records of a declared REST API, from sweep to sweep: a sweep reads the pages of a resource from the first to the last."""
+"""Reads the records of a declared REST API in sweeps; a sweep reads the pages of a resource from the first to the last."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
 _LOOK_SECONDS: Final = 1.0
-"""The seconds for which pages without anything new are passed over in one go."""
+"""The seconds for which one read skips pages without new records."""
 
 _NO_CONTENT: Final = 204
 _NO_TOKEN: Final = "the API no longer takes the token of a page; read from the start again, with shorter pauses between pages"
@@ -57,26 +57,26 @@ _NO_PAGE: Final = (
 _log = logging.getLogger("connectors")
 
 _PARENTS: Final = 20
-"""The largest number of records that a look at the API asks for children until there is one."""
+"""The most records whose children a look at the API requests until there is one."""
 
 
 class HttpSource(CursorSource):
     """The records of one resource of a REST API that ``config`` declares.
 
-    ``config`` is JSON: ``baseUrl``, ``resources``, and ``paging`` and ``parameters`` of all of them. A resource has ``name``,
-    ``path``, ``parameters``, ``records`` (where they are in the answer, as JMESPath), ``paging``, ``key`` (the fields that tell
+    ``config`` is JSON: ``baseUrl``, ``resources``, and ``paging`` and ``parameters`` for all of them. A resource has ``name``,
+    ``path``, ``parameters``, ``records`` (a JMESPath to them in the answer), ``paging``, ``key`` (the fields that tell
     records apart), ``cursor`` and ``children``; notebooks/README.md shows each.
 
     Columns are those of ``.schema(…)``, else of the records of the first page. A stream needs a resource with a ``cursor``: the
-    field by which new records are known. Each sweep asks for those since the last ``{position}``, and what has come already is
-    left out.
+    field that tells new records. Each sweep requests records since the last ``{position}``, and leaves out those that have
+    already come.
 
-    Guarantee: exactly-once: an epoch is recorded with its records, so that a replay asks nothing again.
+    Guarantee: exactly-once: an epoch is recorded with its records, so that a replay sends no request.
     """
 
     name = "http"
     columns: ClassVar[str] = ""
-    """Those of a subclass for one API, as SQL text."""
+    """The columns of a subclass for one API, as SQL text."""
     repeatable = False
     max_parallelism = 1
     conditions = "a record that comes late is not older than the cursor's lookback; numbered pages come from no cache"
@@ -117,7 +117,7 @@ class HttpSource(CursorSource):
 
     @property
     def resource(self) -> Resource:
-        """The resource that is read."""
+        """The resource to read."""
         names = resources(self.values["config"])
         return names[self.values["resource"] or next(iter(names))]
 
@@ -134,7 +134,7 @@ class HttpSource(CursorSource):
         return columns_of(records)
 
     def begin(self) -> None:
-        """Asks for a page, so that a wrong address or login shows at the start of a query."""
+        """Requests a page, so that a wrong address or login fails at the start of a query."""
         self._sample()
 
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
@@ -156,7 +156,7 @@ class HttpSource(CursorSource):
 class _Content(NamedTuple):
     """The ``records`` of a page, and the token of the page ``following`` it.
 
-    ``can_grow``: a record that comes later may fill the page if it is short, and is on none that follows.
+    ``can_grow``: a later record may go onto this page, if it is short, and onto no following page.
     """
 
     records: list[Any]
@@ -168,7 +168,7 @@ _page_lengths = machine.PerProcess(dict[str, Counter[int]])
 
 
 class HttpCursor(Cursor):
-    """Reads a resource page by page, and the children of each record where it is one of a parent.
+    """Reads a resource page by page; for a child resource, the children of each record of its parent.
 
     ``schema`` is ``None`` for a look at the records on the driver.
     """
@@ -206,7 +206,7 @@ class HttpCursor(Cursor):
             self._client.close()
 
     def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
-        """Records of one page. ``rows`` counts those of the topmost resource."""
+        """Records of one page. ``rows`` limits those of the topmost resource."""
         sweep = self._sweep if position is self._position else Sweep.at(position)
         if not sweep.is_under_way:
             if self._is_swept or machine.monotonic() < self._next_sweep:
@@ -225,7 +225,7 @@ class HttpCursor(Cursor):
         return Page(self._rows(content), self._position, is_last=is_last, is_waiting=sweep.is_under_way)
 
     def _advanced(self, sweep: Sweep, rows: int) -> tuple[Sweep, list[Any]]:
-        """A sweep after new records of its page, and these, or their children."""
+        """The sweep after new records of its page, and these records or their children."""
         top = self._top
         try:
             records, following, _ = self._fetched(sweep)
@@ -242,13 +242,13 @@ class HttpCursor(Cursor):
             return sweep, content
         if following is not None:
             return sweep.next_page(following, mark, digests, top), content
-        if self._has_begun:  # not in an earlier epoch, which may have passed what came since
+        if self._has_begun:  # not in an earlier epoch, which may have passed records that came since
             self._is_swept = True
             self._next_sweep = machine.monotonic() + float(self._values["pollInterval"])
         return sweep.ended(top), content
 
     def _anew(self, sweep: Sweep, refused: Fatal) -> Sweep:
-        """The sweep from its first page, where the API no longer takes the token of a later one. Else raises ``refused``."""
+        """The sweep from its first page, if the API no longer accepts the token of a later page. Else raises ``refused``."""
         again = sweep.anew() if sweep.page is not None and self._top.paging.expires else None
         if again is None:
             raise refused
@@ -259,7 +259,7 @@ class HttpCursor(Cursor):
     def _check_trail(
         self, resource: Resource, trail: Trail, mark: str | None, following: Any, parent: Any, position: Any
     ) -> None:
-        """Raises ``Fatal`` where pages go round. One page may come again, where records have moved by as much; not two."""
+        """Raises ``Fatal`` if pages go in a circle. One page may come again if records have moved by as much, but not two."""
         number = trail.pages + 1
         if following is not None and (earlier := trail.marks.get(token_mark(following))) is not None:
             raise _circle(resource, f"page {number} says that page {earlier} comes next, which has come already")
@@ -297,11 +297,11 @@ class HttpCursor(Cursor):
     def _filled(
         self, resource: Resource, token: Any, parent: Any, position: Any, page: _Content | None = None
     ) -> tuple[_Content, _Content | None]:
-        """The page of ``token``, and the one after it where that was asked for too.
+        """The page of ``token``, and the page after it if that was requested too.
 
-        A short page may be the last one, and have more records by the time when the page after it is asked for: the sweep would
-        pass over them. So it is asked again if there is a page after it. A page that has no more records then is short because
-        the API caps its pages, or filters them.
+        A short page may be the last one. It may get more records before the next page is requested, and the sweep would skip
+        them. So if there is a page after it, the short page is requested again. If it then has no more records, it is short
+        because the API caps or filters its pages.
         """
         page = page or self._content(resource, token, parent, position)
         while page.can_grow and page.records and page.following is not None and not self._is_full(resource, page):
@@ -316,12 +316,12 @@ class HttpCursor(Cursor):
         return page, None
 
     def _is_full(self, resource: Resource, page: _Content) -> bool:
-        """True for the length of a whole page: the longest that was seen before others, twice, or once where it is ``size``."""
+        """True for the length of a whole page: the longest seen before other pages, twice, or once if it is ``size``."""
         lengths, count = self._lengths(resource), len(page.records)
         return count == max(lengths, default=0) and lengths[count] >= (1 if count == resource.paging.values["size"] else 2)
 
     def _lengths(self, resource: Resource) -> Counter[int]:
-        """How often pages of so many records were followed by others."""
+        """By number of records, how often other pages followed such pages."""
         return _page_lengths().setdefault(digest(resource.base, resource.path, resource.name), Counter())
 
     def _position_of(self, sweep: Sweep) -> Any:
@@ -346,7 +346,7 @@ class HttpCursor(Cursor):
         return _Content(records, following, resource.paging.can_grow(content))
 
     def _asked(self, resource: Resource, call: Call, body: bytes | None, is_first: bool) -> tuple[Answer, Any]:
-        """An answer, and what its body says; ``None`` of one without records. Only that of a first page is ever ignored."""
+        """An answer, and its parsed body; ``None`` if it has no records. Only the answer of a first page is ever ignored."""
         self._wait_for_turn()
         headers = {**_ACCEPT, **(_CONTENT if body is not None else {})}
         answer = self._client.request(call.method, call.url, headers, body)
@@ -368,12 +368,12 @@ class HttpCursor(Cursor):
             return parsed(answer.body.decode()) if self._is_exact else self._json.loads(answer.body)
         except ValueError:
             text = f"{shown(url)} answers what is no JSON: {answer.body[:100]!r}"
-            if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as where a proxy has lost its server
+            if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as when a proxy has lost its server
                 raise Transient(text) from None
             raise Fatal(text, way_out="correct baseUrl or path in config") from None
 
     def _wait_for_turn(self) -> None:
-        """Waits until the limit of requests a second allows one more."""
+        """Waits until the limit of requests per second allows one more."""
         if self._pause:
             with self._lock:
                 turn = max(self._next_request, machine.monotonic())
@@ -382,13 +382,13 @@ class HttpCursor(Cursor):
 
     def _children(self, records: list[Any]) -> list[Any]:
         for resource in self._resource.chain[1:]:
-            contexts = [contextvars.copy_context() for _ in records]  # for what counts retries in this thread
+            contexts = [contextvars.copy_context() for _ in records]  # for the code that counts retries in this thread
             parts = self._threads.map(partial(_run, self._all_of, resource), contexts, records)
             records = [record for part in parts for record in part]
         return records
 
     def _all_of(self, resource: Resource, parent: Any) -> list[Any]:
-        """All records of a child, from the first page again where the API no longer takes the token of a later one."""
+        """All records of a child; again from the first page if the API no longer accepts the token of a later page."""
         records: list[Any] = []
         token, trail, restarts, ahead = None, Trail(), 0, None
         while True:
@@ -429,7 +429,7 @@ class HttpCursor(Cursor):
             self._missing = {name for name in self._missing if not any(name in record for record in records)}
 
     def _note_columns(self) -> None:
-        """Tells of columns that no record has had: their names may be wrong."""
+        """Warns of columns that no record has had, since their names may be wrong."""
         if self._missing and self._count:
             names = ", ".join(sorted(self._missing))
             text = f"none of {self._count} records has the field {names}, so that column is null"
@@ -453,7 +453,7 @@ def _run(work: Any, resource: Resource, context: contextvars.Context, record: An
 
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
-    """A value as JSON where the column is text and it is none."""
+    """A value; as JSON if the column is text and the value is not."""
     if pa.types.is_string(kind) and value is not None and not isinstance(value, str):
         return client_library("orjson", "orjson", connector=CONNECTOR).dumps(value, default=str).decode()
     return value

@@ -1,4 +1,4 @@
-"""The progress of reading a resource: what came up to a value of its cursor, and what has come of a sweep; as small JSON."""
+"""The progress of reading a resource, as small JSON: the value of its cursor, and the records that have come in a sweep."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ _DIGEST: Final = 8
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _EXACT: Final = Context(prec=1000)
 _FLOAT: Final = 1 << 53
-"""Up to here a float has every whole number."""
+"""Up to this number a float has every whole number."""
 
 _SPANS: Final = 8
 _MOST_SEEN: Final = 1_000_000
-"""The records whose digests a position holds, at most: 11 MB of text."""
+"""The most records whose digests a position holds: 11 MB of text."""
 
 _MOST_PASSED: Final = 20_000
-"""The records of a sweep whose digests a position holds, at most: 210 kB of text. By them none comes twice where records move
-to later pages, and where a sweep begins anew."""
+"""The most records of a sweep whose digests a position holds: 210 kB of text. With them no record comes twice if records
+move to later pages, or if a sweep begins anew."""
 
 _RECENT_PAGES: Final = 100
 MOST_RESTARTS: Final = 5
-"""The number of times that a sweep begins anew until what ended it is an error."""
+"""How often a sweep begins anew before the refusal that ended it is an error."""
 
 Digest = bytes
 Digests = frozenset[Digest]
 
 
 class Span(NamedTuple):
-    """The records of a span of the cursor's values: the ``newest`` value, and their digests."""
+    """The records in a span of the cursor's values: the ``newest`` value, and their digests."""
 
     newest: Any
     digests: Digests
 
 
 Seen = Mapping[str, Span]
-"""The records that may come again, by spans of an eighth of the lookback."""
+"""The records that may come again, in spans of an eighth of the lookback."""
 
 
 class Trail(NamedTuple):
-    """The number of ``pages`` that were left behind, and the numbers of some of them, by their content and by their token.
+    """The number of ``pages`` that the sweep has passed, and the numbers of some of them, by content and by token.
 
-    The newest hundred are among them, and those whose numbers are powers of two, so that no circle of pages goes on for ever.
+    It has the newest hundred, and those whose numbers are powers of two, so that no circle of pages goes on for ever.
     """
 
     pages: int = 0
     marks: Mapping[str, int] = MappingProxyType({})
 
     def left(self, mark: str | None, token: Any) -> Trail:
-        """The trail on the page of ``token``, behind one with this mark."""
+        """The trail on the page of ``token``, after a page with this mark."""
         number = self.pages + 1
         marks = {**self.marks, **({} if mark is None else {mark: number}), token_mark(token): number + 1}
         newest = number - _RECENT_PAGES
@@ -73,12 +73,12 @@ class Trail(NamedTuple):
 
 @dataclass(frozen=True)
 class Sweep:
-    """The progress of reading a resource; the position of its partition is what of this is not at its default.
+    """The progress of reading a resource; the position of its partition has the fields that are not at their defaults.
 
-    All sweeps before have come up to ``after``, a value of the cursor's field, and ``seen`` are the records there that may come
-    again. The sweep that is under way stands on the ``page`` of that token, of which it has handed on the records ``read``.
-    ``top`` and ``top_seen`` are its ``after`` and ``seen``. ``passed`` are the records of the pages before: all of them, if not
-    ``is_cut``. The sweep has begun anew ``restarts`` times.
+    All earlier sweeps have come up to ``after``, a value of the cursor's field; ``seen`` has the records there that may come
+    again. The present sweep is on the page with the token ``page``, of which it has passed on the records ``read``.
+    ``top`` and ``top_seen`` are its future ``after`` and ``seen``. ``passed`` has the records of the previous pages: all of
+    them unless ``is_cut``. The sweep has begun anew ``restarts`` times.
     """
 
     after: Any = None
@@ -118,7 +118,7 @@ class Sweep:
         return content
 
     def new(self, records: Sequence[Any], digests: Sequence[Digest], resource: Resource) -> list[int]:
-        """The places of the records of its page that were not handed on yet, in the order in which they are."""
+        """The places of the page's records that were not passed on yet, in order."""
         read, new, cursor, first = Counter(self.read), [], resource.cursor, None
         known: list[Digests] = [self.passed] if resource.key or self.restarts else []
         if cursor is not None and self.after is not None:
@@ -134,7 +134,7 @@ class Sweep:
         return new
 
     def handed_on(self, records: Sequence[tuple[Any, Digest]], resource: Resource) -> Sweep:
-        """The sweep after records of its page were handed on. Raises ``Fatal`` where too many may come again."""
+        """The sweep after records of its page were passed on. Raises ``Fatal`` if too many may come again."""
         cursor, read = resource.cursor, (*self.read, *(name for _, name in records))
         if cursor is None or not records:
             return replace(self, read=read)
@@ -144,8 +144,8 @@ class Sweep:
         return replace(self, read=read, top=top, top_seen=top_seen)
 
     def next_page(self, token: Any, mark: str | None, digests: Sequence[Digest], resource: Resource) -> Sweep:
-        """The sweep on the page of ``token``, behind a page with all these records and this mark."""
-        page, is_cut = frozenset((*digests, *self.read)), self.is_cut  # what was handed on of it may have moved on meanwhile
+        """The sweep on the page of ``token``, after a page with these records and this mark."""
+        page, is_cut = frozenset((*digests, *self.read)), self.is_cut  # records passed on from it may have moved since
         passed = self.passed | page if resource.key or resource.paging.expires else self.passed
         if not resource.is_told_apart or len(passed) > _MOST_PASSED:
             is_cut = True
@@ -153,26 +153,26 @@ class Sweep:
         return replace(self, page=token, read=(), passed=passed, is_cut=is_cut, trail=self.trail.left(mark, token))
 
     def anew(self) -> Sweep | None:
-        """The sweep from its first page, without what it has handed on; ``None`` where that is not known, or has no use."""
+        """The sweep from its first page, without records already passed on; ``None`` if they are unknown, or it is no use."""
         if self.is_cut or self.restarts >= MOST_RESTARTS:
             return None
         passed = self.passed.union(self.read)
         return replace(self, page=None, read=(), passed=passed, restarts=self.restarts + 1, trail=Trail())
 
     def ended(self, resource: Resource) -> Sweep:
-        """The sweep after its last page: what is known for the next one."""
+        """The state after the last page of the sweep, for the next sweep."""
         if resource.cursor is None or self.top is None:
             return Sweep(self.after, self.seen)
         after = _later(self.after, self.top)
         return Sweep(after, _near(after, [self.seen, self.top_seen], resource))
 
     def asked(self, cursor: Incremental) -> Any:
-        """The position that its requests name."""
+        """The position in its requests."""
         return cursor.start if self.after is None else _before(self.after, cursor.lookback)
 
 
 def page_mark(records: Sequence[Any], digests: Sequence[Digest], resource: Resource, json: Any) -> str | None:
-    """A digest that is equal for pages of the same records; ``None`` for a page without any."""
+    """A digest that is equal for pages with the same records; ``None`` for a page without records."""
     if not records:
         return None
     return _text(_hash(b"".join(digests) if resource.key else _dumped(records, json)))
@@ -184,7 +184,7 @@ def token_mark(token: Any) -> str:
 
 
 def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Digest:
-    """A digest that tells records apart by key and cursor's field, else by all fields; constant without key and cursor."""
+    """A digest that tells records apart by key and cursor field, else by all fields; constant without key and cursor."""
     if not resource.key and resource.cursor is None:
         return bytes(_DIGEST)
     cursor = [resource.cursor.field] if resource.cursor else []
@@ -193,7 +193,7 @@ def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Diges
 
 
 def value_of(record: Any, cursor: Incremental) -> Any:
-    """The value of the cursor's field. Raises ``Fatal`` where a record has none."""
+    """The value of the cursor's field. Raises ``Fatal`` if a record has none."""
     value = _part(cursor.field, record)
     if isinstance(value, Decimal):
         value = _plain(value)
@@ -211,7 +211,7 @@ def _part(name: str, record: Mapping[str, Any]) -> Any:
 def _dumped(content: Any, json: Any) -> bytes:
     try:
         text: bytes = json.dumps(content, option=json.OPT_SORT_KEYS, default=str)
-    except TypeError:  # it has whole numbers of more than 64 bits, as decimals are
+    except TypeError:  # it has whole numbers of more than 64 bits, such as decimals
         return dumps(content).encode()
     return text
 
@@ -234,7 +234,7 @@ def _unpacked(text: str) -> list[Digest]:
 
 
 def _spans(top: Any, values: Iterable[tuple[Any, Digest]], cursor: Incremental) -> Seen:
-    """The records among these that may come again when those since ``top`` are asked for."""
+    """Those of these records that may come again in a request for records since ``top``."""
     first, step = _before(top, cursor.lookback), duration(cursor.lookback) / _SPANS
     spans: dict[str, tuple[Any, set[Digest]]] = {}
     for value, name in values:
@@ -247,7 +247,7 @@ def _spans(top: Any, values: Iterable[tuple[Any, Digest]], cursor: Incremental) 
 
 
 def _near(top: Any, parts: Iterable[Seen], resource: Resource) -> Seen:
-    """The spans of ``parts`` with records that may come again when those since ``top`` are asked for."""
+    """The spans of ``parts`` with records that may come again in a request for records since ``top``."""
     assert resource.cursor is not None
     lookback, near = resource.cursor.lookback, dict[str, Span]()
     first = _before(top, lookback)
@@ -271,7 +271,7 @@ def _later(value: Any, other: Any) -> Any:
 
 
 def _is_less(value: Any, other: Any) -> bool:
-    """Compares texts of numbers as numbers, and times with a zone as times; all else as it is."""
+    """Compares numbers in text as numbers, and times with a zone as times; everything else unchanged."""
     if isinstance(value, str) and isinstance(other, str):
         if _NUMBER.fullmatch(value) and _NUMBER.fullmatch(other):
             return Decimal(value) < Decimal(other)
@@ -286,7 +286,7 @@ def _is_less(value: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _moment(value: str) -> datetime.datetime | None:
-    """The time that a text stands for; ``None`` if it has no zone or is no time."""
+    """The time in a text; ``None`` if it has no zone or is no time."""
     try:
         moment = _iso_time(value)
     except ValueError:
@@ -295,13 +295,13 @@ def _moment(value: str) -> datetime.datetime | None:
 
 
 def _iso_time(text: str) -> datetime.datetime:
-    """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and no fraction but of 3 or 6 digits."""
+    """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and only fractions of 3 or 6 digits."""
     text = re.sub(r"(\d[+-]\d\d)(\d\d)$", r"\1:\2", text.replace("Z", "+00:00"))
     return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda digits: f".{digits[1]:0<6.6}", text))
 
 
 def _scalar(value: Any) -> float:
-    """A value as a number, for what need not be exact. It has passed :func:`_before` with a lookback."""
+    """A value as a number, which need not be exact. It has passed :func:`_before` with a lookback."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return float(value)
     moment = _iso_time(value)
@@ -309,9 +309,9 @@ def _scalar(value: Any) -> float:
 
 
 def _before(value: Any, lookback: str) -> Any:
-    """A value that is less by ``lookback``: a number, or a duration before a time in ISO 8601.
+    """A value minus ``lookback``: a number, or a duration before a time in ISO 8601.
 
-    Numbers are exact, and whole ones stay whole: a float has no room for those of 64 bits.
+    Numbers are exact, and whole numbers stay whole: a float has no room for those of 64 bits.
     """
     if not duration(lookback):
         return value

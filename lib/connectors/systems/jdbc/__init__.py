@@ -1,7 +1,7 @@
 """``connectors.jdbc``: tables of a database, read in balanced ranges, and written exactly once.
 
 Spark's own JDBC writer appends in batches, at least once, and does not stream. This one stages the rows of a micro-batch and
-moves them in one transaction, whose first statement is the ledger row that says that the batch is there.
+moves them in one transaction. Its first statement writes the ledger row of the batch.
 """
 
 from __future__ import annotations

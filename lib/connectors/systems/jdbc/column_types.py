@@ -1,4 +1,4 @@
-"""Types of Spark's columns in databases, and back. Arrow stands between the two.
+"""Types of Spark's columns in databases, and back, by way of Arrow.
 
 =====================  ==================  ===============  ================  ===============
 Spark (Arrow)          postgresql          sqlite           duckdb            mariadb
@@ -32,12 +32,12 @@ from ...formats.text import json_text
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """True for what is stored as JSON: arrays, structs and maps."""
+    """True for types that are stored as JSON: arrays, structs and maps."""
     return bool(pa.types.is_nested(kind))
 
 
 def family(kind: pa.DataType) -> str:
-    """``kind`` as one word, or ``""`` for types that no database of these has (intervals, void)."""
+    """``kind`` as one word, or ``""`` for types that none of these databases has (intervals, void)."""
     tests = (
         ("bool", pa.types.is_boolean), ("int8", pa.types.is_int8), ("int16", pa.types.is_int16), ("int32", pa.types.is_int32),
         ("int64", pa.types.is_int64), ("float32", pa.types.is_float32), ("float64", pa.types.is_float64),
@@ -50,7 +50,7 @@ def family(kind: pa.DataType) -> str:
 
 
 def staged_schema(schema: pa.Schema) -> pa.Schema:
-    """``schema`` as it is staged, with text for arrays, structs and maps."""
+    """``schema`` for staging, with text for arrays, structs and maps."""
     types = [pa.string() if is_json(field.type) else field.type for field in schema]
     return pa.schema([pa.field(field.name, kind, field.nullable) for field, kind in zip(schema, types, strict=True)])
 
@@ -64,7 +64,7 @@ def with_json_text(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unix_scale(number: float) -> int:
-    """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever gives a year of our time."""
+    """Units per second: numbers are seconds, milliseconds or microseconds since 1970, whichever gives a plausible year."""
     return next((scale for scale in (1, 1000, 1_000_000) if abs(number) < 1e11 * scale), 1_000_000_000)
 
 

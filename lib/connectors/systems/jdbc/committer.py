@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 _CLEANED: Final = 10
-"""A stage that is in use is tried again at the commits of so many later batches, each of which waits a moment for it."""
+"""The number of later commits that try again to drop a stage in use; each waits a moment for it."""
 
 
 class _TrialEnd(Exception):
-    """Ends a trial, so that it is rolled back."""
+    """Ends a trial, which is then rolled back."""
 
 
 class JdbcCommitter(GlobalCommitter):
-    """Commits batches, carries through what was decided, and removes what no run needs."""
+    """Commits batches, finishes those that an earlier run decided, and removes staging that no run needs."""
 
     records_claims = True
 
@@ -44,7 +44,7 @@ class JdbcCommitter(GlobalCommitter):
         self._target = Target(sink.values, self._dialect)
         self._ledger = TableLedger(self._dialect, self._target.table.beside(LEDGER), sink.sink_id())
         self._dropped = ""
-        """The last staging table that was discarded: all committables of a batch name the same one."""
+        """The last discarded staging table; all committables of a batch name the same table."""
 
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
@@ -81,10 +81,10 @@ class JdbcCommitter(GlobalCommitter):
         self._remove_stage(committable)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        """Drops what earlier runs have staged or prepared for ``batch``, and with ``failed`` what this run has.
+        """Drops the stages and prepared transactions of earlier runs for ``batch``; with ``failed`` also those of this run.
 
-        It spares none of them, even of a run that is still alive: the ledger says what is decided, and a run whose stage is
-        gone fails before it commits anything.
+        It spares no run, not even one that is still alive: the ledger says what is decided, and a run without its stage
+        fails before it commits anything.
         """
         if self._dialect.one_writer:
             return self._folder().drop_attempts(batch, failed=failed, runs=0)
@@ -95,7 +95,7 @@ class JdbcCommitter(GlobalCommitter):
             self._roll_back_attempts(connection, batch, spare_own=not failed)
 
     def sweep(self, live: frozenset[str]) -> None:
-        """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
+        """Removes old staging, rolls back undecided transactions, and raises if there is no target."""
         retention = self.sink.values["stagingRetention"]
         if self._dialect.one_writer:
             self._folder().sweep(retention, live)
@@ -108,7 +108,7 @@ class JdbcCommitter(GlobalCommitter):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
-        """A connection of the driver; a timeout for a lock names the sessions that hold it."""
+        """A connection of the driver; a lock timeout names the sessions that hold the lock."""
         locked = naming_holders(self._dialect, [self._ledger.table, self._target.table], lock_name(self.sink.sink_id()))
         with locked, pooled_connection(self._dialect) as connection:
             yield connection
@@ -129,7 +129,7 @@ class JdbcCommitter(GlobalCommitter):
             refuse([Problem("txnAppId", text)])
 
     def _plan_move(self, connection: Connection, committables: Sequence[Committable]) -> StageMove | None:
-        """The move of what was staged; ``None`` if nothing was. Creates or widens the target, even for a batch without rows."""
+        """The move of the staged rows; ``None`` if there are none. Creates or widens the target, even without rows."""
         schemas = [committable.data["schema"] for committable in committables if committable.data.get("schema")]
         if not schemas:
             return None
@@ -144,7 +144,7 @@ class JdbcCommitter(GlobalCommitter):
         return StageMove(connection, plan, stage, [committable.data["attempt"] for committable in staged], rows=rows)
 
     def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
-        """Into a table that only this connection sees, and before the transaction begins."""
+        """Loads staged files, before the transaction begins, into a table that only this connection sees."""
         dialect, columns = self._dialect, staged_columns(self._dialect, schema)
         connection.execute(dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True))
         for committable in staged:
@@ -152,9 +152,9 @@ class JdbcCommitter(GlobalCommitter):
                 dialect.load(connection, TEMPORARY_STAGE, [name for name, _ in columns], file)
 
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
-        """Removes the stage of a committed batch. Where this fails, a sweep removes it one day.
+        """Removes the stage of a committed batch. If this fails, a later sweep removes it.
 
-        Also removes those of the query's last batches: a late task has used them at the commit, or made them anew after it.
+        Also removes stages of the query's last batches: a late task may have used them at the commit, or made them again.
         """
         committed = range(max(0, entry.batch - _CLEANED), entry.batch + 1)
         prefixes = {Batch(self.sink.sink_id(), entry.query, number).prefix() for number in committed}
@@ -179,7 +179,7 @@ class JdbcCommitter(GlobalCommitter):
     # the transaction of a batch
 
     def _transaction(self, connection: Connection, entry: Entry, move: StageMove | None) -> None:
-        """Everything of the batch or nothing. A row that is refused is looked for in a second try."""
+        """Commits the whole batch or nothing. If the database refuses a row, a second try looks for it."""
         try:
             self._try(connection, entry, move)
         except Poison:
@@ -191,7 +191,7 @@ class JdbcCommitter(GlobalCommitter):
                 self._search_by_trial(connection, entry, move, self.rejects)
 
     def _try(self, connection: Connection, entry: Entry, move: StageMove | None, refused: Rejects | None = None) -> None:
-        """One transaction; ``refused`` takes the rows that the database refuses."""
+        """Runs one transaction; ``refused`` takes the rows that the database refuses."""
         with connection.transaction():
             self._begin(connection, entry)
             if move:
@@ -212,7 +212,7 @@ class JdbcCommitter(GlobalCommitter):
             connection.execute(f"DELETE FROM {self._dialect.table(self._target.table)}")
 
     def _search_by_trial(self, connection: Connection, entry: Entry, move: StageMove, rejects: Rejects) -> None:
-        """Without savepoints: the shortest beginning of the stage that is refused ends with a bad row, which is left out."""
+        """Without savepoints: the shortest refused beginning of the stage ends with a bad row, which is then left out."""
         first, last = self._dialect.positions(connection, move.stage)
         while True:
             try:
@@ -238,7 +238,7 @@ class JdbcCommitter(GlobalCommitter):
         return PreparedTransactions(connection, self._target.table, self.sink.sink_id())
 
     def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry) -> None:
-        """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
+        """Decides and commits under one lock, so that between the two no other driver rolls back the decided transactions."""
         prepared = self._prepared(connection)
         with prepared.lock():
             last = self._ledger.last(connection, entry.query)
@@ -251,15 +251,15 @@ class JdbcCommitter(GlobalCommitter):
     def _finish(self, connection: Connection, query: str) -> Entry | None:
         """The newest batch of ``query``, with all of its prepared transactions committed."""
         with self._prepared(connection).lock():
-            entry = self._ledger.last(connection, query)  # anew: its own driver may have finished it
+            entry = self._ledger.last(connection, query)  # again: its own driver may have finished it
             return self._carry_through(connection, entry) if entry and pending(entry) else entry
 
     @contextlib.contextmanager
     def _behind_others(self, connection: Connection, replacement: Entry) -> Iterator[None]:
-        """Lets a batch that takes the place of all rows come behind each one that is decided: its rows must not come later.
+        """Finishes all decided batches before a batch that replaces all rows: their rows must not come after it.
 
-        A claim ends the other queries. What they have prepared and not decided goes, or its keys would stay locked. A sink of
-        the same id in another schema has a ledger of its own, so its transactions stay.
+        A claim ends the other queries. Their undecided prepared transactions are rolled back, or their keys would stay locked.
+        A sink with the same id in another schema has its own ledger, so its transactions stay.
         """
         if not self._dialect.prepares:
             yield
@@ -277,7 +277,7 @@ class JdbcCommitter(GlobalCommitter):
             yield
 
     def _carry_through(self, connection: Connection, entry: Entry) -> Entry:
-        """Commits the prepared transactions of ``entry``, which is decided; the caller has the lock."""
+        """Commits the prepared transactions of the decided ``entry``; the caller holds the lock."""
         prepared, names = self._prepared(connection), pending(entry)
         prepared.commit(names)
         complete = with_pending(entry, [])
@@ -287,7 +287,7 @@ class JdbcCommitter(GlobalCommitter):
         return complete
 
     def _recover(self, connection: Connection, live: frozenset[str]) -> None:
-        """Commits what an earlier run has decided; rolls back what no run has decided, and none is about to."""
+        """Commits transactions that an earlier run decided; rolls back those that no run has decided or is about to decide."""
         if not self._dialect.prepares:
             return
         for entry in self._ledger.unfinished(connection):
@@ -299,9 +299,9 @@ class JdbcCommitter(GlobalCommitter):
                 prepared.roll_back(prepared.orphans(live) - self._pending_names(connection))
 
     def _roll_back_attempts(self, connection: Connection, batch: Batch, *, spare_own: bool = False) -> None:
-        """Rolls back what attempts at ``batch`` have prepared and no ledger row names, except those of its own run.
+        """Rolls back transactions of attempts at ``batch`` that no ledger row names; with ``spare_own`` not those of its run.
 
-        Every mode of commit needs this: the batch is about to write the rows that those transactions have locked.
+        Every mode of commit needs this: the batch is about to write rows that those transactions have locked.
         """
         if not self._dialect.prepares:
             return
@@ -312,7 +312,7 @@ class JdbcCommitter(GlobalCommitter):
                 prepared.roll_back(existing(batch) - self._pending_names(connection))
 
     def _pending_names(self, connection: Connection) -> set[str]:
-        """The prepared transactions that are to be committed."""
+        """The prepared transactions still to be committed."""
         return {name for entry in self._ledger.unfinished(connection) for name in pending(entry)}
 
 

@@ -1,4 +1,4 @@
-"""Connections to a database: explicit transactions, and errors that say what to do next."""
+"""Connections to a database, with explicit transactions and with errors that say what to do next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ServerSession:
-    """A session as the database's catalog shows it; ``since`` is when its ``state`` began."""
+    """A session in the database's catalog; ``since`` is when its ``state`` began."""
 
     number: int
     user: str
@@ -29,7 +29,7 @@ class ServerSession:
 
 
 class LockTimeout(Transient):
-    """Another session has kept a lock for longer than ``request.timeout``."""
+    """Another session has held a lock for longer than ``request.timeout``."""
 
     def with_holders(self, sessions: Sequence[ServerSession], dialect: Dialect) -> LockTimeout:
         """This error, with the ``sessions`` that may hold the lock, and how to end them."""
@@ -45,7 +45,7 @@ class LockTimeout(Transient):
 
 @contextlib.contextmanager
 def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") -> Iterator[None]:
-    """Adds to a :class:`LockTimeout` which sessions hold locks in ``tables``, or the ``lock`` of a sink."""
+    """Adds the sessions that hold locks in ``tables``, or the ``lock`` of a sink, to a :class:`LockTimeout`."""
     try:
         yield
     except LockTimeout as timeout:
@@ -68,7 +68,7 @@ class Connection:
         self.raw = raw
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Runs a statement and returns how many rows it touched (-1 where the driver does not say)."""
+        """Runs a statement and returns the number of rows it changed (-1 if the driver does not say)."""
         with self.judged(), self.dialect.cursor(self.raw) as cursor:
             self.dialect.run(cursor, sql, values)
             return int(cursor.rowcount)
@@ -103,13 +103,13 @@ class Connection:
         self.commit()
 
     def rollback(self) -> None:
-        """Ends the transaction without its changes; where the connection is lost, the server has done so."""
+        """Rolls the transaction back; if the connection is lost, the server has done so."""
         with contextlib.suppress(Exception):
             self.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def savepoint(self, name: str = "connectors_try") -> Iterator[None]:
-        """A row that is refused inside the block undoes the block only."""
+        """A savepoint around the block: a refused row inside undoes only the block."""
         self.execute(f"SAVEPOINT {name}")
         try:
             yield
@@ -125,7 +125,7 @@ class Connection:
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
-        """Turns what the driver raises into a connector's error, without the driver's traceback."""
+        """Turns the driver's exceptions into a connector's errors, without the driver's traceback."""
         try:
             yield
         except self.dialect.errors() as error:
@@ -139,7 +139,7 @@ _idle: ClientPool[Connection] = ClientPool(Connection.close)
 def pooled_connection(dialect: Dialect) -> Iterator[Connection]:
     """An idle connection of this process, else a new one, so that the steps of a driver share one.
 
-    After an error it is closed. An open file keeps other processes out, so that a database in a file is opened each time.
+    An error closes it. A database in a file is opened each time, since an open file keeps other processes out.
     """
     connection = None if dialect.one_writer else _idle_connection(dialect)
     connection = connection or dialect.connect()

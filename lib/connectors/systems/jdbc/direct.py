@@ -1,6 +1,6 @@
-"""Straight into the target, in small transactions as the rows come: at least once, or idempotent by key.
+"""Writes into the target in small transactions as rows come: at least once, or idempotent by key.
 
-A flush stages its rows in a temporary table and moves them from there, as a batch does. Plain inserts are loaded as they are.
+A flush stages its rows in a temporary table and moves them from there, as a batch does. Plain inserts need no stage.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .writers import loadable_rows, target_rows
 
 
 class DirectWriter(SinkWriter):
-    """Writes ``batch.maxRecords`` rows at a time, or those that have come within ``batch.maxTime``."""
+    """Writes ``batch.maxRecords`` rows at a time, or the rows of ``batch.maxTime``."""
 
     def __init__(self, values: Values, dialect: Dialect, plan: WritePlan) -> None:
         self.dialect = dialect
@@ -107,7 +107,7 @@ class DirectWriter(SinkWriter):
             self.retry.call(lambda: self._write(rows))
 
     def _write(self, rows: pa.Table) -> None:
-        """One transaction; a row that is refused is looked for in a second one. Rejects count when that is committed."""
+        """Runs one transaction; if a row is refused, a second one looks for it. Rejects count when that is committed."""
         try:
             return self._write_at_once(rows)
         except Poison:
@@ -120,7 +120,7 @@ class DirectWriter(SinkWriter):
         refusals.report()
 
     def _write_at_once(self, rows: pa.Table) -> None:
-        """On one connection for the task; where only one may write, on one for each flush."""
+        """Writes on one connection for the task; if only one may write, on a new one for each flush."""
         loader, self._loader = self._loader or loader_for(self.dialect), None
         try:
             with self._transaction(loader):
@@ -158,26 +158,26 @@ class DirectWriter(SinkWriter):
 
 
 class _Refusals:
-    """The bad rows of a transaction that may be tried again."""
+    """The bad rows of a transaction that may be retried."""
 
     def __init__(self, rejects: Rejects) -> None:
         self.rejects = rejects
         self._rows: list[tuple[Mapping[str, Any], BaseException | str]] = []
 
     def add(self, row: Mapping[str, Any], error: BaseException | str) -> None:
-        """Raises :class:`Poison` with ``errors=fail``."""
+        """Adds a bad row. Raises :class:`Poison` with ``errors=fail``."""
         if self.rejects.policy == "fail":
             self.rejects.add(row, error)
         self._rows.append((row, error))
 
     def report(self) -> None:
-        """Counts them: the other rows are written."""
+        """Counts the bad rows, once the other rows are written."""
         for row, error in self._rows:
             self.rejects.add(row, error)
 
 
 def check_order(plan: WritePlan) -> None:
-    """Raises :class:`Misconfigured` if the target lacks the order by which rows of different flushes are compared."""
+    """Raises :class:`Misconfigured` if the target lacks the order column, which compares rows of different flushes."""
     if plan.order is None or any(column.index == plan.order for column in plan.columns):
         return
     name = plan.schema.names[plan.order]

@@ -1,4 +1,4 @@
-"""The ledger in the database: one row per sink and query, written first in the transaction that holds the batch."""
+"""The ledger in the database: one row per sink and query, written first in the transaction of the batch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LEDGER = "connectors_ledger"
 
 
 class DatabaseCommitter(GlobalCommitter):
-    """Commits rows and ledger row in one transaction: the committer of a sink of your own whose target is a database.
+    """Commits rows and ledger row in one transaction: the committer for your own sink whose target is a database.
 
-    The sink's writer stages rows and says in its committable where they are. Its committer is one call::
+    The sink's writer stages rows and names their place in its committable. Its committer is one call::
 
         def committer(self):
             return DatabaseCommitter("jdbc:sqlite:/data/store.db", self.sink_id(), publish, discard)
@@ -32,8 +32,8 @@ class DatabaseCommitter(GlobalCommitter):
         def discard(connection, staged):
             connection.execute("DELETE FROM staged WHERE attempt = ?", [staged.data["attempt"]])
 
-    ``publish`` runs for each committable inside the batch's transaction, and must not end it; ``discard`` runs for one whose
-    batch is not committed. Both use a :class:`~connectors.systems.jdbc.connection.Connection` and the placeholders of the
+    ``publish`` runs for each committable inside the batch's transaction, and must not end it; ``discard`` runs for those of an
+    uncommitted batch. Both use a :class:`~connectors.systems.jdbc.connection.Connection` and the placeholders of the
     database's driver. ``url`` is JDBC's or SQLAlchemy's; :func:`~connectors.systems.jdbc.register_dialect` adds a database.
     The ledger is the table ``connectors_ledger`` in the default schema. Raises ``ValueError`` for a wrong ``url``.
     """
@@ -82,7 +82,7 @@ class TableLedger:
         self._is_ready = False
 
     def make(self, connection: Connection) -> None:
-        """Creates the table, unless it exists. Not to be called inside a transaction."""
+        """Creates the table unless it exists. Do not call it inside a transaction."""
         if not self._exists(connection):
             name = self.dialect.identifier
             kinds = {"sink_id": name, "query": name, "batch": "BIGINT", "entry": self.dialect.types["string"]}
@@ -99,11 +99,11 @@ class TableLedger:
         return frozenset(query for (query,) in self._rows(connection, "query") if is_stream(query))
 
     def unfinished(self, connection: Connection) -> list[Entry]:
-        """The decided batches that name prepared transactions."""
+        """The decided batches that still name prepared transactions."""
         return [_entry(text) for (text,) in self._rows(connection, "entry", "AND entry LIKE ?", ['%"prepared"%'])]
 
     def contents(self, connection: Connection) -> list[LedgerContent]:
-        """The content of every sink's ledger in the table, the newest of its queries first."""
+        """The content of every sink's ledger in the table, the newest query first."""
         entries: dict[str, list[Entry]] = {}
         if self._exists(connection):
             for sink_id, text in connection.rows(self._sql("SELECT sink_id, entry FROM {} WHERE query <> ?"), [OWNER]):
@@ -118,11 +118,11 @@ class TableLedger:
         ]
 
     def record(self, connection: Connection, entry: Entry) -> None:
-        """The first statement of a batch's transaction. Raises :class:`CommitRefused` if the batch is recorded already.
+        """Writes the row, first in a batch's transaction. Raises :class:`CommitRefused` if the batch is already recorded.
 
-        The row is locked until the transaction ends, so that of two runs with the same batch only one comes through. A query
-        that takes the place of all others removes their rows: what they wrote goes, so none of them may go on or count as
-        written.
+        The row is locked until the transaction ends, so of two runs with the same batch only one commits. A batch that
+        replaces the target also removes the ledger rows of other queries: their data is gone, so none of them may continue or
+        count as written.
         """
         is_known = self._update(connection, entry, "batch < ?")
         if not is_known and not self._insert(connection, entry):
@@ -131,7 +131,7 @@ class TableLedger:
             check_claim(self.sink_id, entry, self.last(connection, OWNER))
             if not self._update(connection, claim, "batch < ?") and not self._insert(connection, claim):
                 raise belongs_to(self.sink_id, ["(another one, which began at the same moment)"], entry.query)
-            if entry.replace:  # a driver of the others that is still alive waits for its row, and finds it gone
+            if entry.replace:  # a live driver of another query waits for its row and finds it gone
                 sql = self._sql("DELETE FROM {} WHERE sink_id = ? AND query NOT IN (?, ?)")
                 connection.execute(sql, [self.sink_id, OWNER, entry.query])
         elif not is_known and is_stream(entry.query):
@@ -140,7 +140,7 @@ class TableLedger:
                 raise belongs_to(self.sink_id, [str(owner.owner)], entry.query)
 
     def _insert(self, connection: Connection, entry: Entry) -> bool:
-        """Writes the first row of ``entry``'s query, unless it has one."""
+        """Writes the first row of ``entry``'s query, unless there is one."""
         sql = f"INSERT INTO {self.dialect.table(self.table)} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
         try:
             connection.execute(sql, [self.sink_id, entry.query, entry.batch, dumps(entry.state())])
@@ -153,7 +153,7 @@ class TableLedger:
         self._update(connection, entry, "batch = ?")
 
     def forget_once(self, connection: Connection, query: str) -> None:
-        """Removes the row of a batch write that is not repeated."""
+        """Removes the row of a batch write that nobody repeats."""
         if is_once(query):
             connection.execute(self._sql("DELETE FROM {} WHERE sink_id = ? AND query = ?"), [self.sink_id, query])
 
@@ -172,7 +172,7 @@ class TableLedger:
         return self._is_ready
 
     def _sql(self, text: str) -> str:
-        """``text`` with the table for ``{}`` and the driver's placeholders for ``?``."""
+        """``text`` with the table instead of ``{}`` and the driver's placeholders instead of ``?``."""
         return text.replace("?", self.dialect.placeholder).replace("{}", self.dialect.table(self.table))
 
 
@@ -182,7 +182,7 @@ def exists(connection: Connection, table: Table) -> bool:
 
 
 def make_table(connection: Connection, table: Table, body: str) -> None:
-    """Creates a table of the sink's own, unless it exists. Not to be called inside a transaction."""
+    """Creates one of the sink's own tables unless it exists. Do not call it inside a transaction."""
     if exists(connection, table):
         return
     try:
@@ -193,12 +193,12 @@ def make_table(connection: Connection, table: Table, body: str) -> None:
 
 
 def pending(entry: Entry) -> list[str]:
-    """The prepared transactions of a decided batch that may not be committed yet."""
+    """The prepared transactions of a decided batch that are perhaps not committed yet."""
     return [committable["prepared"] for committable in entry.committables]
 
 
 def with_pending(entry: Entry, names: Sequence[str]) -> Entry:
-    """``entry`` for the ledger: of what was staged, it names only the transactions that are still to be committed."""
+    """``entry`` for the ledger: of the staged output it names only the transactions still to be committed."""
     return replace(entry, committables=tuple({"prepared": name} for name in names))
 
 

@@ -1,4 +1,4 @@
-"""Loads Arrow rows into a table: by COPY where the database has it, else by statements of many rows."""
+"""Loads Arrow rows into a table: by COPY if the database has it, else by statements with many rows."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 
 LOADED_AT_ONCE = 1 << 20
-"""Bytes of rows that a writer collects before it loads them; some more may be on their way into the database."""
+"""The bytes of rows that a writer collects before it loads them; some more may be on their way to the database."""
 _WAITING_LOADS: Final = 2
-"""Loads that a COPY has not taken yet."""
+"""The most loads that wait for a COPY."""
 _POLL_SECONDS: Final = 0.1
-"""The time between looks at a statement that takes no rows."""
+"""The time between two looks at a statement that takes no rows."""
 _ROWS_PER_STATEMENT: Final = 10_000
 
 _idle: ClientPool[Any] = ClientPool(lambda raw: raw.close())
-"""Connections of ADBC: opening one takes longer than a small load."""
+"""Idle ADBC connections: opening one takes longer than a small load."""
 
 
 class AdbcConnection(Connection):
-    """A connection to PostgreSQL whose driver takes and gives Arrow. Each session begins with ``settings``.
+    """A connection to PostgreSQL whose driver takes and returns Arrow. Each session begins with ``settings``.
 
-    With ``autocommit`` each statement is a transaction. Else one is always open, and ends with :meth:`commit`.
+    With ``autocommit`` each statement is a transaction. Else a transaction is always open, and :meth:`commit` ends it.
     """
 
     dialect: PostgreSql
@@ -45,18 +45,18 @@ class AdbcConnection(Connection):
         super().__init__(dialect, _idle.take(self._key))
         self.autocommit = autocommit
         self.spoilt = False
-        """True while nobody else must be given the connection."""
+        """True while nobody else may get the connection."""
         was_idle = self.raw is not None
         try:
             self._begin(settings)
         except Transient:
             if not was_idle:
                 raise
-            self.raw = None  # the server was away since the connection was used
+            self.raw = None  # the server was down since the last use
             self._begin(settings)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Runs a statement. With ``values`` it must change rows, and returns how many by RETURNING, as ADBC counts none."""
+        """Runs a statement. With ``values`` it must change rows; it counts them by RETURNING, since ADBC counts none."""
         self.spoilt = self.spoilt or not self.autocommit
         return len(self.rows(f"{sql} RETURNING 1", values)) if values else super().execute(sql)
 
@@ -75,7 +75,7 @@ class AdbcConnection(Connection):
             self.spoilt = False
 
     def close(self) -> None:
-        """Leaves the connection to the next load of this process, unless a transaction is open."""
+        """Returns the connection for the next load of this process, unless a transaction is open."""
         if self.raw is not None and not self.spoilt:
             _idle.give_back(self._key, self.raw)
         else:
@@ -104,7 +104,7 @@ def _numbered(sql: str) -> str:
 
 
 class Loader(ABC):
-    """Loads rows, in one transaction if :meth:`begin` comes first. Other statements of it go through :attr:`connection`."""
+    """Loads rows; after :meth:`begin`, in one transaction. Its other statements go through :attr:`connection`."""
 
     @abstractmethod
     def __init__(self, dialect: Any) -> None: ...
@@ -112,15 +112,15 @@ class Loader(ABC):
     @property
     @abstractmethod
     def connection(self) -> Connection:
-        """The connection, when all rows have arrived. Raises what a load has raised."""
+        """The connection, when all rows have arrived. Raises the error of a load."""
 
     @abstractmethod
     def begin(self, statement: str = "") -> None:
-        """Begins the transaction, unless it has begun; with ``statement`` where it is not an ordinary one."""
+        """Begins the transaction unless it has begun; with ``statement`` if it is not an ordinary one."""
 
     @abstractmethod
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
-        """Adds ``rows`` to ``table``, which is a ``temporary`` one of this connection or one that all see."""
+        """Adds ``rows`` to ``table``: a ``temporary`` table of this connection or one that all sessions see."""
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Ends the transaction with ``statements``, for another connection to commit."""
@@ -128,9 +128,9 @@ class Loader(ABC):
             self.connection.execute(statement)
 
     def limit_idle(self) -> None:
-        """Makes the server end the session if it hears no more of the transaction.
+        """Makes the server end the session if the transaction falls silent.
 
-        Called after the last row: before that, a task may wait for its query as long as that takes.
+        Called after the last row: before that, a task may have to wait long for its query.
         """
         for statement in self.connection.dialect.limit_transaction():
             self.connection.execute(statement)
@@ -140,17 +140,17 @@ class Loader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the connection; what is not committed is rolled back."""
+        """Frees the connection and rolls back an uncommitted transaction."""
 
 
 def loader_for(dialect: Dialect) -> Loader:
-    """A new loader, on a connection of its own."""
+    """A new loader with its own connection."""
     loaders: dict[str, type[Loader]] = {"adbc": CopyLoader}
     return loaders.get(dialect.arrow_driver, RowLoader)(dialect)
 
 
 class RowLoader(Loader):
-    """``INSERT`` of many rows. Without :meth:`begin` each statement is a transaction: no lock outlives it."""
+    """Loads by ``INSERT`` of many rows. Without :meth:`begin` each statement is a transaction: no lock outlives it."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -181,7 +181,7 @@ class RowLoader(Loader):
 
 
 class CopyLoader(Loader):
-    """PostgreSQL's binary COPY, in a thread: while the database takes rows, Spark makes the next ones."""
+    """Loads by PostgreSQL's binary COPY in a thread: while the database takes rows, Spark makes the next ones."""
 
     def __init__(self, dialect: PostgreSql) -> None:
         self._connection = AdbcConnection(dialect, dialect.settings(), autocommit=False)
@@ -205,10 +205,10 @@ class CopyLoader(Loader):
 
     def prepare(self, statements: Sequence[str]) -> None:
         super().prepare(statements)
-        self._connection.commit()  # of nothing: it lets the driver begin another one
+        self._connection.commit()  # an empty one: it lets the driver begin another
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # an error of the last load is that of a task that has another one already
+        with contextlib.suppress(Exception):  # if the last load fails here, the task has already failed with another error
             self._end()
         self._connection.close()
 
@@ -235,7 +235,7 @@ class _Copy:
         machine.thread(self._run, "connectors-copy").start()
 
     def put(self, rows: pa.Table | None) -> None:
-        """Waits while the database is behind. Raises what the statement has raised."""
+        """Waits while the database is behind. Raises the statement's error."""
         while True:
             if self._result.done():
                 self._result.result()

@@ -1,11 +1,11 @@
-"""Transactions that tasks have prepared in the database, and that the driver commits when the batch is decided.
+"""Prepared transactions: tasks prepare them in the database, and the driver commits them when the batch is decided.
 
-They are called ``connectors-<sink>-<batch>-<run>-<time><random>``. A prepared transaction outlives its connection and the
+Their names are ``connectors-<sink>-<batch>-<run>-<time><random>``. A prepared transaction outlives its connection and the
 server. When a name is gone, the server does not say whether the transaction was committed or rolled back. So each transaction
-holds a *marker*: its own name as a row of the table ``connectors_prepared``, which can be seen once it is committed.
+writes a *marker*: its own name as a row of the table ``connectors_prepared``, which is visible once it is committed.
 
-A driver decides, commits and rolls back under the *lock* of the sink, so that no driver rolls back what another one is about
-to commit. It is a lock of the session, as databases end prepared transactions outside of transactions only.
+A driver decides, commits and rolls back under the *lock* of the sink, so that no driver rolls back a transaction that another
+is about to commit. It is a session lock, since databases end prepared transactions only outside of transactions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lock_name(sink_id: str) -> str:
 
 
 def _run_prefix(batch: Batch) -> str:
-    """The beginning of the names that the run of ``batch`` gives."""
+    """The prefix of the names from the run of ``batch``."""
     return f"{lock_name(batch.sink_id)}-{batch.prefix()}-{batch.run_id()}-"
 
 
@@ -52,11 +52,11 @@ class Markers:
         self.table = target.beside(_MARKERS)
 
     def make(self, connection: Connection) -> None:
-        """Makes the table, unless it exists. Not to be called inside a transaction."""
+        """Makes the table unless it exists. Do not call it inside a transaction."""
         make_table(connection, self.table, f"name {self.dialect.identifier} NOT NULL PRIMARY KEY")
 
     def add(self, connection: Connection, name: str) -> None:
-        """Adds the marker of the transaction ``name``, inside of it."""
+        """Adds the marker of the transaction ``name``, inside that transaction."""
         sql = f"INSERT INTO {self.dialect.table(self.table)} (name) VALUES ({self.dialect.placeholder})"
         connection.execute(sql, [name])
 
@@ -87,7 +87,7 @@ class PreparedTransactions:
     def lock(self) -> Iterator[None]:
         """The lock of the sink; it ends with the session at the latest.
 
-        Raises :class:`~connectors.systems.jdbc.connection.LockTimeout` where another session has it for longer.
+        Raises :class:`~connectors.systems.jdbc.connection.LockTimeout` if another session holds it too long.
         """
         self.dialect.lock(self.connection, self.name)
         try:
@@ -97,11 +97,11 @@ class PreparedTransactions:
                 self.dialect.unlock(self.connection, self.name)
 
     def of_batch(self, batch: Batch) -> set[str]:
-        """The names that attempts at ``batch`` have prepared."""
+        """The transactions that attempts at ``batch`` have prepared, by name."""
         return {name for name in self._existing() if name.startswith(f"{self.name}-{batch.prefix()}-")}
 
     def of_earlier_runs(self, batch: Batch) -> set[str]:
-        """Those of :meth:`of_batch` that another run than that of ``batch`` has prepared."""
+        """Those of :meth:`of_batch` that other runs than that of ``batch`` have prepared."""
         return {name for name in self.of_batch(batch) if not name.startswith(_run_prefix(batch))}
 
     def orphans(self, live: frozenset[str]) -> set[str]:
@@ -110,7 +110,7 @@ class PreparedTransactions:
         return {name for name in old if name.split("-")[2] not in live}
 
     def check(self, batch: Batch, names: Collection[str]) -> None:
-        """Before the decision, under the lock: raises :class:`Fatal` unless all of ``names`` exist.
+        """Raises :class:`Fatal` unless all of ``names`` exist. Called under the lock before the decision.
 
         Rolls back the other transactions of ``batch``, which belong to dead attempts.
         """
@@ -124,7 +124,7 @@ class PreparedTransactions:
         self.roll_back(existing - set(names))
 
     def commit(self, names: Sequence[str]) -> None:
-        """Commits transactions that are decided, under the lock. Raises :class:`DataLoss` if somebody has rolled one back."""
+        """Commits decided transactions, under the lock. Raises :class:`DataLoss` if somebody has rolled one back."""
         for name in sorted(set(names) & self._existing().keys()):
             self.dialect.commit_prepared(self.connection, name)
         if lost := set(names) - self.markers.committed_names(self.connection, names):

@@ -1,11 +1,11 @@
-"""The ranges of a column's values, and the cuts between them in a table, so that skew makes no partition large.
+"""The ranges of a column's values, with cuts between them that prevent large partitions from skew.
 
-The first range has no lower end and the last one no upper end, so whatever the cuts are, and whatever is written while they
-are found or afterwards, each value is in exactly one range; NULL is in the first. Cuts decide about nothing but the sizes.
+The first range has no lower end and the last one no upper end. So each value is in exactly one range, whatever the cuts are
+and whatever is written meanwhile or later; NULL is in the first. Cuts only decide on sizes.
 
-On PostgreSQL the cuts are quantiles of a sample of pages, which reads no more of a large table than of a small one; of a
-table that is not large, of a query or a view they are exact. Other databases number the rows in the column's order. Either
-way the values come back in the database's own order, with its own rules for text.
+On PostgreSQL the cuts are quantiles of a sample of pages, which reads no more of a large table than of a small one. For a
+table that is not large, a query or a view they are exact. Other databases number the rows in the column's order. Either
+way the values are in the database's own order, with its own rules for text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 class KeyRange(Split):
     """The rows with ``low`` <= ``column`` < ``high``; ``None`` is no end. ``sql`` is the column's type in the database.
 
-    Without a low end, NULL belongs to it. Without a ``column`` it is everything.
+    Without a low end it includes NULL. Without a ``column`` it has all rows.
     """
 
     column: str = ""
@@ -54,12 +54,12 @@ class KeyRange(Split):
 
 
 def ranges(column: str, sql: str, cuts: Sequence[str | int | float]) -> list[KeyRange]:
-    """The ranges between ``cuts``, which ascend and are distinct: one more than there are cuts."""
+    """The ranges between ``cuts``, which must be ascending and distinct: one more than there are cuts."""
     return [KeyRange(column, sql, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
 def distinct(candidates: Iterable[Any]) -> list[Any]:
-    """``candidates`` in their order, without the first value and without repetitions, so that each range has a value."""
+    """``candidates`` in order, without the first value and without repetitions, so that each range has a value."""
     values: list[Any] = []
     for value in candidates:
         if not values or value != values[-1]:
@@ -68,15 +68,15 @@ def distinct(candidates: Iterable[Any]) -> list[Any]:
 
 
 def cut_rows(count: int, parts: int) -> list[int]:
-    """The numbers (from 1) of the rows at which ``count`` ordered rows are cut into ``parts``; first that of the first row."""
+    """The numbers (from 1) of the rows that begin each of ``parts`` parts of ``count`` ordered rows."""
     parts = max(1, min(parts, count))
     return sorted({count * part // parts + 1 for part in range(parts)}) if count else []
 
 
 def even_cuts(lower: str, upper: str, parts: int, family: str) -> list[str | int | float]:
-    """Cuts in equal steps from ``lower`` to ``upper``, as Spark makes them of its bounds; exact whatever their size.
+    """Cuts in equal steps from ``lower`` to ``upper``, as Spark makes them from its bounds; exact at any size.
 
-    ``family`` is ``number``, ``date`` or ``time``. Raises ``ValueError`` with a phrase after "must be".
+    ``family`` is ``number``, ``date`` or ``time``. Raises ``ValueError`` with a phrase that continues "must be".
     """
     low, high = number_of(lower, family), number_of(upper, family)
     if low >= high:
@@ -120,14 +120,14 @@ def _text(cut: Any, family: str) -> str | int:
 
 
 _SAMPLED_PAGES: Final = 128
-"""Pages of a sample per partition: rows of a page lie together, and so many pages keep a partition within half of its size."""
+"""The sampled pages per partition. Rows of a page are similar, and so many pages keep a partition within half of its size."""
 _LEAST_SPLIT: Final = 10 << 20
 _DEFAULT_TASKS: Final = 2
-"""The number of partitions where a database estimates no size."""
+"""The number of partitions if a database estimates no size."""
 
 
 def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[KeyRange]:
-    """The ranges to read ``selected`` in; a single one that has no ends if it is not to be cut."""
+    """The ranges for a read of ``selection``; a single one without ends if the read is not cut."""
     column = _column(connection, values, selection)
     if column is None:
         return [KeyRange()]
@@ -148,7 +148,7 @@ def plan_ranges(connection: Connection, values: Values, selection: Selection) ->
 
 
 def _column(connection: Connection, values: Values, selection: Selection) -> Column | None:
-    """The column to cut by: the one that is named, else for several partitions a key of the table that is one column."""
+    """The column to cut by: the named one, else for several partitions a key of the table with one column."""
     if values["partitionColumn"]:
         return selection.require_column("partitionColumn", values["partitionColumn"])
     if selection.table is None or (values["numPartitions"] or 1) == 1:
@@ -191,7 +191,7 @@ def _quantiles(connection: Connection, selection: Selection, column: Column, par
 
 
 def _comparable(dialect: Dialect, column: Column) -> str:
-    """``k`` in a form that can be compared with the column again: text, except for numbers and where types are loose."""
+    """``k`` in a form that can be compared with the column again: text, except for numbers and if types are loose."""
     kind = column.kind
     is_number = kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
     return "k" if is_number else dialect.text_of("k")
@@ -199,7 +199,7 @@ def _comparable(dialect: Dialect, column: Column) -> str:
 
 def _sample_quantiles(connection: Connection, selection: Selection, column: Column, parts: int) -> list[Any]:
     name = connection.dialect.quote(column.name)
-    # a little more than the fraction is the row after it, with which the next range begins
+    # slightly above the fraction is the row after it, with which the next range begins
     fractions = ", ".join(f"{part / parts + (1e-9 if part else 0):.12f}" for part in range(parts))
     quantiles = f"percentile_disc(ARRAY[{fractions}]) WITHIN GROUP (ORDER BY {name})"
     source = f"{selection.source}{_sample(connection, selection, parts)}"
@@ -215,6 +215,6 @@ def _sample(connection: Connection, selection: Selection, parts: int) -> str:
 
 
 def _partition_count(connection: Connection, values: Values, selection: Selection) -> int:
-    """As many partitions as keep each below ``maxSplitMemorySize``, by the size that the database estimates without reading."""
+    """The number of partitions that keeps each below ``maxSplitMemorySize``, by the database's estimate without reading."""
     size = connection.dialect.size(connection, selection.table, selection.source, selection.columns)
     return _DEFAULT_TASKS if size is None else split_count(size, values["maxSplitMemorySize"], _LEAST_SPLIT)

@@ -1,4 +1,4 @@
-"""One SELECT as Arrow record batches, by the fastest way that a database has, and its columns as those that a reader wants.
+"""Reads a SELECT as Arrow record batches, in the database's fastest way, and converts its columns to a reader's schema.
 
 ==========  ==================================================  ==========================
 postgresql  ADBC: binary COPY, decoded in C                     blocks of 4 MB or fetchsize
@@ -7,7 +7,7 @@ sqlite      ``sqlite3``, column by column                       the same
 mariadb     PyMySQL with a cursor on the server's side, alike   the same
 ==========  ==================================================  ==========================
 
-ADBC's driver for SQLite is not used: it takes the types from the first rows, so that a column that begins with nulls fails.
+ADBC's driver for SQLite is not used: it takes the types from the first rows, so a column that begins with nulls fails.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Val
 
 
 def as_arrow(cells: Sequence[Any], kind: pa.DataType, name: str = "") -> pa.Array:
-    """A column of ``cells`` as ``kind``. Raises :class:`Poison`, naming the column, for one that is no such value."""
+    """A column of ``cells`` as ``kind``. Raises :class:`Poison`, which names the column, for an unsuitable value."""
     if not pa.types.is_timestamp(kind) or not any(isinstance(cell, (int, float)) for cell in cells):
         with contextlib.suppress(*_REFUSED):
             return pa.array(cells, kind)
@@ -94,7 +94,7 @@ def _whole(cell: Any) -> int:
 
 
 def _moment(cell: Any) -> Any:
-    """Text is read by Arrow. A number is a Unix time in the units that :func:`unix_scale` finds."""
+    """A cell as a time: Arrow parses text; a number is a Unix time in the units that :func:`unix_scale` finds."""
     if isinstance(cell, (int, float)):
         return datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cell / unix_scale(cell))
     return cell
@@ -105,39 +105,39 @@ def _day(cell: Any) -> Any:
 
 
 BLOCK_ROWS = 10_000
-"""Rows that are handed on at a time where ``fetchsize`` is not given."""
+"""The rows of a record batch if ``fetchsize`` is not given."""
 _BLOCK_BYTES = 4 << 20
 
 
 class Rows(ABC):
-    """A ``connection`` that reads, by default a new one. ``fetchsize`` is the most rows of a record batch."""
+    """Reads over a ``connection``, by default a new one. ``fetchsize`` is the most rows of a record batch."""
 
     def __init__(self, dialect: Dialect, fetchsize: int = 0, connection: Connection | None = None) -> None:
         self.dialect = dialect
         self.fetchsize = fetchsize or BLOCK_ROWS
         self.connection = connection or dialect.connect_to_read()
         self.spoilt = False
-        """True while the connection must not be used again by another reader."""
+        """True while no other reader may use the connection."""
 
     @abstractmethod
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         """The rows of a SELECT, with columns in its order; memory is bounded by a few blocks.
 
-        ``kinds`` are the types that the database's columns are read as. Databases with types of their own give those,
-        which :class:`~connectors.systems.jdbc.rows.ColumnReader` makes into what is wanted. One statement at a time.
+        ``kinds`` are the types to read the columns as. Databases with types of their own return those, which
+        :class:`~connectors.systems.jdbc.rows.ColumnReader` converts. Only one statement at a time.
         """
 
     def control(self) -> contextlib.AbstractContextManager[Connection]:
-        """A connection for small questions, while nothing else is read."""
+        """A connection for small queries, while nothing else is read."""
         return contextlib.nullcontext(self.connection)
 
     def execute(self, sql: str) -> None:
-        """Runs a statement that gives no rows."""
+        """Runs a statement that returns no rows."""
         self.connection.execute(sql)
 
     @abstractmethod
     def cancel(self) -> None:
-        """Ends a statement that is running, which then raises. Comes from another thread."""
+        """Cancels the running statement, which then raises. Called from another thread."""
 
     def close(self) -> None:
         self.connection.close()
@@ -177,15 +177,15 @@ class AdbcRows(Rows):
                 for batch in self._cursor.fetch_record_batch():
                     yield from blocks(batch, self.fetchsize)
             self.spoilt = spoilt
-        except (OSError, pa.ArrowException) as error:  # what goes wrong while rows come
+        except (OSError, pa.ArrowException) as error:  # errors while rows come
             raise self.dialect.judge_text(error) from None
         finally:
             self._cursor = None
 
     def _quoted(self, values: Sequence[Any]) -> list[str]:
-        """The values as literals, quoted by the server itself, to which they are bound.
+        """The values as literals, quoted by the server itself, in a statement to which they are bound.
 
-        Bound to the statement, they would make ADBC hold all its rows in memory, and hide from the planner how many there are.
+        Bound to the SELECT, they would make ADBC hold all its rows in memory, and hide the number of rows from the planner.
         """
         if not values:
             return []
@@ -218,7 +218,7 @@ class DuckDbRows(Rows):
         self.connection.raw.interrupt()
 
 class PythonRows(Rows):
-    """Rows as Python has them, a block at a time, from a cursor that does not hold the whole result."""
+    """Reads Python rows, a block at a time, from a cursor that does not hold the whole result."""
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         names = [str(number) for number in range(len(kinds))]
@@ -232,11 +232,11 @@ class PythonRows(Rows):
                     arrays = [as_arrow(cells, kind, column_names[number]) for number, (cells, kind) in columns]
                     yield pa.RecordBatch.from_arrays(arrays, names=names)
         finally:
-            with contextlib.suppress(Exception):  # the connection may be closed by then
+            with contextlib.suppress(Exception):  # the connection may already be closed
                 cursor.close()
 
     def _run(self, cursor: Any, statement: Clause) -> None:
-        if "%" in self.dialect.placeholder:  # a % in a name or a query is doubled, as PyMySQL will format the text
+        if "%" in self.dialect.placeholder:  # doubles a % in a name or query, since PyMySQL formats the text
             statement = tuple(part.replace("%", "%%") if isinstance(part, str) else part for part in statement)
         mark: Callable[[int, Value], str] = lambda _, value: self.dialect.bound(self.dialect.placeholder, value.sql)  # noqa: E731
         text, values = render_clause(statement, mark)
@@ -249,7 +249,7 @@ class PythonRows(Rows):
 
 
 def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """``batch`` in pieces of at most ``most`` rows (0: as it is)."""
+    """``batch`` in pieces of at most ``most`` rows (0: in one piece)."""
     step = most or max(1, batch.num_rows)
     for number in range(math.ceil(batch.num_rows / step)):
         yield batch.slice(number * step, step)
@@ -258,20 +258,20 @@ def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError, ArithmeticError)
 _UTC = pa.timestamp("us", "UTC")
 _WIDE_DIGITS = 76
-"""Digits that an integer of 256 bits holds."""
+"""The digits of an integer of 256 bits."""
 _LAST, _FIRST = 253402300799999999, -62135596800000000
-"""The last and the first moment that Spark has, in microseconds: PostgreSQL's infinities, which Spark's own reader shows so."""
+"""Spark's last and first moment, in microseconds. Spark's own reader also shows PostgreSQL's infinities so."""
 _INFINITE = {-9222425352054775809: _LAST, -9222425352054775808: _FIRST}
 _INFINITE_DAYS = {-2147472692: 2932896, -2147472691: -719162}
 
 
 def columns_text(selection: Selection, *, ntz: bool) -> str:
-    """The columns of ``selected`` as Spark's SQL. Times without a zone are ``timestamp_ntz`` with ``ntz``."""
+    """The columns of ``selection`` as Spark SQL text. Times without a zone are ``timestamp_ntz`` with ``ntz``."""
     return ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in columns_schema(selection, ntz=ntz))
 
 
 def columns_schema(selection: Selection, *, ntz: bool) -> pa.Schema:
-    """The same as a schema of Arrow."""
+    """As :func:`columns_text`, as an Arrow schema."""
     return pa.schema([(column.name, _default(column, ntz)) for column in selection.columns])
 
 
@@ -289,7 +289,8 @@ def _with_zone(kind: pa.DataType) -> pa.DataType:
 class ColumnReader:
     """Turns the columns of ``selection`` into rows of ``schema``, which may leave some out.
 
-    ``expressions`` are what to select, ``kinds`` what the database gives for them. ``zone`` is that of times without one.
+    ``expressions`` are to be selected; ``kinds`` are the types that the database returns for them. ``zone`` is for times
+    without a zone.
     """
 
     def __init__(self, dialect: Dialect, selection: Selection, schema: pa.Schema, zone: str = "UTC") -> None:
@@ -299,7 +300,7 @@ class ColumnReader:
             problems = [Problem("schema", f'has "{name}", but the columns are {listing}.') for name in missing]
             raise Misconfigured(NAME, problems)
         columns: Sequence[Column] = [column for _, column in pairs if column is not None]
-        if problem := region_problem(zone):  # this machine may be another than that of the driver
+        if problem := region_problem(zone):  # this machine may differ from the driver's
             raise Misconfigured(NAME, [Problem("timeZone", problem)])
         self.schema = schema
         self.zone = zone
@@ -307,7 +308,7 @@ class ColumnReader:
         self.kinds = [_selected_kind(column, field.type) for column, field in zip(columns, schema, strict=True)]
 
     def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """``batch``, as the database gave it, in the schema. Raises :class:`Poison`, naming the column."""
+        """``batch`` from the database in the schema. Raises :class:`Poison`, which names the column."""
         columns = [self._cast(column, field) for column, field in zip(batch.columns, self.schema, strict=True)]
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
@@ -322,12 +323,12 @@ class ColumnReader:
 
 
 def _selected_kind(column: Column, target: pa.DataType) -> pa.DataType:
-    """The type that :meth:`Dialect.readable` gives: text where ``target`` is text, else what the column is read as."""
+    """The type that :meth:`Dialect.readable` gives: text if ``target`` is text, else the type to read the column as."""
     return pa.string() if column.kind is None or pa.types.is_string(target) else column.kind
 
 
 def cast_values(column: pa.Array, target: pa.DataType, zone: str = "UTC") -> pa.Array:
-    """``column`` as ``target``, each value unchanged. Raises what Arrow raises for one that does not fit."""
+    """``column`` as ``target``, each value unchanged. Raises Arrow's error for a value that does not fit."""
     column = _finite(_stored(column))
     kind = column.type
     if pa.types.is_list(kind) and pa.types.is_list(target):
@@ -350,20 +351,20 @@ def cast_values(column: pa.Array, target: pa.DataType, zone: str = "UTC") -> pa.
 
 
 def _decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Arrow's cast of a text to a decimal gives another number where one has more digits than its integers."""
+    """Text as decimals. Arrow's own cast gives a wrong number for a text with more digits than its integers hold."""
     if (pc.max(pc.utf8_length(texts)).as_py() or 0) > _WIDE_DIGITS - target.scale:
         return pa.array([None if text is None else Decimal(text) for text in texts.to_pylist()], target)
     return texts.cast(pa.decimal256(_WIDE_DIGITS, target.scale)).cast(target)
 
 
 def _offsets(column: pa.Array) -> pa.Array:
-    """Offsets into :meth:`flatten`'s values, which leave out what lies behind nulls and before a slice."""
+    """Offsets into :meth:`flatten`'s values, which leave out values behind nulls and before a slice."""
     lengths = pc.fill_null(pc.list_value_length(column), 0)
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
 
 
 def _stored(column: pa.Array) -> pa.Array:
-    """ADBC marks types of the database's own (numeric, uuid) around plain ones."""
+    """``column`` without the extension type by which ADBC marks types of the database (numeric, uuid)."""
     if isinstance(column, pa.ExtensionArray):
         return column.storage
     if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.BaseExtensionType):
@@ -372,7 +373,7 @@ def _stored(column: pa.Array) -> pa.Array:
 
 
 def _finite(column: pa.Array) -> pa.Array:
-    """PostgreSQL's infinite times, which overflow in Arrow, as the last and the first that Spark has."""
+    """``column`` with Spark's last and first time instead of PostgreSQL's infinite times, which overflow in Arrow."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return _replaced(column, pa.int64(), _INFINITE, _FIRST)
@@ -389,8 +390,8 @@ def _replaced(column: pa.Array, plain: pa.DataType, replacements: dict[int, int]
 
 
 def _zoned(column: pa.Array, target: pa.DataType, zone: str) -> pa.Array:
-    """A time that comes twice at the end of summer time is the earlier one; one that is skipped is the next there is."""
-    if zone == "UTC":  # which needs no data of the machine
+    """Times in ``zone``: a time that comes twice at the end of summer time is the earlier; a skipped one is the next."""
+    if zone == "UTC":  # needs no data of the machine
         return column.cast(pa.timestamp("us")).cast(target)
     if column.type.tz and not target.tz:
         return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).cast(target)

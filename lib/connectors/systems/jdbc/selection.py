@@ -1,4 +1,4 @@
-"""The selection to read: a table or a query, its columns, and SELECTs over it whose values never stand in their text."""
+"""The selection to read: a table or a query, its columns, and SELECTs over it whose values are never in their text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _QUERY = re.compile(r"\s*\((?P<query>.*)\)\s*(?:as\s+)?(?P<alias>\"(?:[^\"]|\"\"
 
 @dataclass(frozen=True)
 class Value:
-    """A value in a statement; ``sql`` is the type that it is cast to there (``""``: as it comes)."""
+    """A value in a statement; ``sql`` is the type to cast it to (``""``: no cast)."""
 
     value: Any
     sql: str = ""
 
 
 Clause = tuple["str | Value", ...]
-"""A piece of SQL: text, and values that are bound. Pieces are put together with ``+``."""
+"""A piece of SQL: text and bound values. Join pieces with ``+``."""
 
 
 def clause(*parts: str | Value) -> Clause:
@@ -42,7 +42,7 @@ def join_clauses(clauses: Iterable[Clause], word: str) -> Clause:
 
 
 def render_clause(parts: Clause, mark: Callable[[int, Value], str]) -> tuple[str, list[Any]]:
-    """The text and the values; ``mark`` gives the placeholder of the value with a number (from 0)."""
+    """The text and the values; ``mark`` returns the placeholder for the value with a number (from 0)."""
     text, values = "", list[Any]()
     for part in parts:
         if isinstance(part, Value):
@@ -65,7 +65,7 @@ def rows_of(connection: Connection, parts: Clause) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True)
 class Selection:
-    """A table or query: ``source`` is what stands after FROM, ``columns`` are the database's. ``table`` if it is one."""
+    """A table or query: ``source`` is the text after FROM, ``columns`` are the database's. ``table`` is set for a table."""
 
     source: str
     columns: tuple[Column, ...]
@@ -76,7 +76,7 @@ class Selection:
         return column_called(name, self.columns)
 
     def require_column(self, option: str, name: str) -> Column:
-        """The column called ``name``. Raises :class:`Misconfigured`, naming ``option``, if there is none."""
+        """The column called ``name``. Raises :class:`Misconfigured`, which names ``option``, if there is none."""
         column = self.column(name)
         if column is None:
             listing = ", ".join(column.name for column in self.columns)
@@ -112,7 +112,7 @@ def source_of(values: Values, dialect: Dialect | None = None) -> tuple[Table | N
 
 
 def read_selection(values: Values, connection: Connection) -> Selection:
-    """The selection of ``dbtable`` or ``query``, as the database has it now. Raises :class:`Misconfigured` if it has none."""
+    """The present selection of ``dbtable`` or ``query``. Raises :class:`Misconfigured` if the database has none."""
     dialect = connection.dialect
     table, query = source_of(values, dialect)
     # the line breaks end a comment at the end of the query

@@ -1,4 +1,4 @@
-"""The sink of ``connectors.jdbc``: its options, and the decision how the tasks of a batch write."""
+"""The sink of ``connectors.jdbc``: its options, and how the tasks of a batch write."""
 
 from __future__ import annotations
 
@@ -64,26 +64,25 @@ _REFUSED = {
 
 
 _LONGEST_NAME: Final = 190
-"""Letters; :attr:`Dialect.identifier` has some more for the prefix of a query's name."""
+"""The most characters of a name; :attr:`Dialect.identifier` has room for the prefix of a query's name."""
 
 
 class JdbcSink(FrameSink):
     """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
 
-    With a lower ``guarantee``, rows go straight into the table, in transactions of ``batch.maxRecords`` or ``batch.maxTime``,
-    and ``orderColumn`` also compares rows with the table, which must have the column. A server whose client is silent for
-    ``request.timeout`` ends the session after at least 10s.
+    With a lower ``guarantee``, tasks write directly into the table, in transactions of ``batch.maxRecords`` or
+    ``batch.maxTime``, and ``orderColumn`` also compares rows with the table, which must have the column. The server ends a
+    session whose client is silent for ``request.timeout``, but not before 10s.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
-    Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
-    takes them for equal; a row with the value of another key in a unique column is a bad row. What readers see of a batch, by
-    ``commit``:
+    On request idempotent for upserts and at-least-once for inserts. The target's column decides which text keys are equal; a
+    row with the value of another key in a unique column is a bad row. What readers see of a batch, by ``commit``:
 
-    * ``batch``, which ``auto`` is: the whole batch at once. Tasks fill staging tables or files, and the driver moves the rows
-      in one transaction. Any database, any rows;
+    * ``batch``, the default of ``auto``: the whole batch at once. Tasks fill staging tables or files, and the driver moves the
+      rows in one transaction. For any database and any rows;
     * ``prepared``: the rows of one task after those of another; a part of the batch for as long as a driver is dead. Tasks load
-      the table in transactions that they prepare, and the driver, once it has decided the batch, commits one right after the
-      other. Faster. Inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target.
+      the table in transactions that they prepare. Once the driver has decided the batch, it commits one right after the other.
+      Faster. For inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target.
     """
 
     name = "jdbc"
@@ -143,7 +142,7 @@ class JdbcSink(FrameSink):
     replaces = True
     extensions = OwnDialects()
     plan: WritePlan | None = None
-    """The plan by which the tasks of a batch write, where a driver has decided it for all of them."""
+    """The plan by which the tasks of a batch write, if the driver has made it for all of them."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -191,13 +190,13 @@ class JdbcSink(FrameSink):
         return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
 
     def folder(self) -> SinkFolder:
-        """The folder in which rows are staged for a database in a file."""
+        """The staging folder for a database in a file."""
         where = self.values["stagingLocation"] or Path(self.address().database).absolute().parent
         return SinkFolder(storage_of(str(where), self.values["storageOptions"]), self.sink_id())
 
     @property
     def mode(self) -> str:
-        """The way in which tasks write: ``direct``, or the mode of ``commit``."""
+        """How tasks write: ``direct``, or the mode of ``commit``."""
         if self.guarantee() is not Guarantee.EXACTLY_ONCE:
             return "direct"
         return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
@@ -207,8 +206,8 @@ class JdbcSink(FrameSink):
             Target(self.values, connection.dialect).check_columns(connection, schema)
 
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
-        """The sink for the tasks of ``batch``, with what is decided once for all of them."""
-        if self.mode == "batch":  # whose committer makes the plan when all rows are staged
+        """The sink for the tasks of ``batch``, with a plan that is made once for all of them."""
+        if self.mode == "batch":  # its committer makes the plan when all rows are staged
             return self, frame
         with pooled_connection(self.dialect()) as connection:
             plan = self._task_plan(connection, schema, batch)
@@ -233,12 +232,12 @@ class JdbcSink(FrameSink):
         return PreparedWriter(dialect, plan, batch)
 
     def _plan_in_task(self, dialect: Dialect, schema: pa.Schema, batch: Batch) -> WritePlan:
-        """By ``format(…)``, each task makes the plan: no code of the driver runs before it that could wait for an outage."""
+        """The plan of a task by ``format(…)``: no driver code runs before the tasks that could wait during an outage."""
         with contextlib.closing(dialect.connect()) as connection:
             return self._task_plan(connection, schema, batch)
 
     def _task_plan(self, connection: Connection, schema: pa.Schema, batch: Batch) -> WritePlan:
-        """The plan of tasks that do not stage a batch. Raises :class:`Misconfigured` with what keeps them from writing so."""
+        """The plan of tasks that do not stage a batch. Raises :class:`Misconfigured` with the reasons if they cannot."""
         if self.mode == "prepared":
             refuse(self._preparing_problems(connection, batch))
         plan = Target(self.values, connection.dialect).plan(connection, schema)
@@ -273,7 +272,7 @@ def _check_keys(values: Values) -> Iterator[Problem]:
 
 
 def _check_direct_order(values: Values) -> Iterator[Problem]:
-    """Rows of different transactions are compared by what is in the table."""
+    """The problems of ``orderColumn`` in direct writes, which compare rows with those in the table."""
     order, guarantee = values["orderColumn"], values["guarantee"]
     if order and values["deleteColumn"]:
         text = f"and deleteColumn need guarantee=exactly-once; with {guarantee}, an older row could come after its deletion."
@@ -300,14 +299,14 @@ def _check_errors(values: Values) -> Iterator[Problem]:
 
 
 def _check_names(values: Values) -> Iterator[Problem]:
-    """A server refuses a longer name as it refuses a row that is in the ledger. Files have no limit."""
+    """The problems of long names, which a server refuses like a row that is in the ledger. Files have no limit."""
     for option in () if _dialect_kind(values).one_writer else ("sinkId", "txnAppId"):
         if (length := len(values[option] or "")) > _LONGEST_NAME:
             yield Problem(option, f"has {length} letters; the ledger has room for {_LONGEST_NAME}. Take a shorter one.")
 
 
 def _dialect_kind(values: Values) -> type[Dialect]:
-    """The dialect of a ``url``; of a wrong one, which is a problem by itself, a dialect that has everything."""
+    """The dialect of a ``url``; for a wrong one, which is a problem of its own, a dialect that has everything."""
     try:
         return DIALECTS[parse(values["url"]).dialect]
     except ValueError:

@@ -1,16 +1,16 @@
-"""One moment for all partitions of a read, where the database can share one between connections: PostgreSQL.
+"""One snapshot for all partitions of a read, if the database can share a snapshot between connections: PostgreSQL.
 
-The tasks hold the moment among themselves. The first one exports its snapshot and announces it in its ``application_name``;
-each process that joins imports it, exports it again and announces that, so it lasts as long as any of them: no table is
-written, no process stays behind, and what holds the snapshot has no lock on any table. After its last task a process keeps it
-for :data:`LINGER` seconds, for the tasks that still wait for a core.
+The tasks hold the snapshot among themselves. The first task exports it and announces it in its ``application_name``. Each
+process that joins imports it, exports it again and announces that, so it lasts as long as any of them. This writes no table,
+leaves no process behind, and locks no table. After its last task a process keeps the snapshot for :data:`LINGER` seconds, for
+tasks that still wait for a core.
 
-The planning process cannot hold it: it may end before the tasks begin, and Spark plans a read once for all its actions, each of
-which is to see what is there by then. So a moment is named by the plan and the action.
+The planning process cannot hold it: it may end before the tasks begin. Spark also plans a read once for all its actions, each
+of which must see the data of its own time. So the plan and the action name a moment.
 
-A task that was tried before, or has lost its connection, never begins a new moment: if nobody holds the old one any more, the
-read fails, since its other partitions may be done. Only a read of which no task runs for longer than :data:`LINGER` seconds
-would see another moment in the rest.
+A task that was tried before, or that lost its connection, never begins a new moment. If nobody holds the old one any more, the
+read fails, since its other partitions may be done. Only if no task of a read runs for longer than :data:`LINGER` seconds would
+the rest see another moment.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _lock = threading.Lock()
 
 @contextlib.contextmanager
 def shared_snapshot(dialect: PostgreSql, moment: str, *, begin: bool) -> Iterator[str]:
-    """The id of a snapshot of ``moment``, to be imported while this lasts; ``begin`` allows to begin the moment.
+    """The id of a snapshot of ``moment``, valid for import inside the ``with``; ``begin`` allows a new moment.
 
-    Raises :class:`Fatal` if it is gone, or was not begun and must not be.
+    Raises :class:`Fatal` if the moment is gone, or has not begun and must not begin.
     """
     key = (os.getpid(), digest(str(dialect.address), dialect.address.user, moment))
     holder = _acquire(dialect, key, begin)
@@ -104,7 +104,7 @@ def _close(key: tuple[int, str]) -> None:
 
 
 def _join(dialect: PostgreSql, name: str, begin: bool) -> _Holder:
-    """Joins the moment, or begins it; the advisory lock lets one process at a time do that."""
+    """Joins the moment or begins it, under an advisory lock that lets one process at a time do so."""
     connection = dialect.connect()
     try:
         number = int(name, 16)
@@ -123,7 +123,7 @@ def _join(dialect: PostgreSql, name: str, begin: bool) -> _Holder:
 
 
 def _import(connection: Connection, prefix: str) -> str:
-    """The snapshot of the first holder that is still there, which is now that of this transaction; ``""`` if none is."""
+    """Imports the snapshot of the first remaining holder into this transaction, and returns it; ``""`` if none remains."""
     here = "datname = current_database() AND starts_with(application_name, %s)"
     for (announced,) in connection.rows(f"SELECT application_name FROM pg_stat_activity WHERE {here}", [prefix]):
         snapshot = str(announced).removeprefix(prefix)
@@ -143,14 +143,14 @@ def _export(connection: Connection, name: str) -> str:
 
 
 def import_of(snapshot: str) -> str:
-    """The statement that makes a new transaction see ``snapshot``; it takes no bound value."""
+    """The statement that makes a new transaction use ``snapshot``; it takes no bound value."""
     if not all(letter in "0123456789ABCDEFabcdef-" for letter in snapshot):
         raise ValueError(f"{snapshot!r} is no snapshot")
     return f"SET TRANSACTION SNAPSHOT '{snapshot}'"
 
 
 def begin_at(snapshot: str) -> tuple[str, ...]:
-    """The statements that begin a transaction which sees ``snapshot``."""
+    """The statements that begin a transaction with ``snapshot``."""
     return _BEGIN, import_of(snapshot)
 
 

@@ -1,4 +1,4 @@
-"""The source of ``connectors.jdbc``; and a table or query read once, in ranges: the enumerator and the reader of a batch."""
+"""The source of ``connectors.jdbc``, and the enumerator and reader of a batch, which read a table or query in ranges."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from .snapshot import begin_at, shared_snapshot
 
 @dataclass(frozen=True)
 class RangeSplit(KeyRange):
-    """A range, and the ``moment`` that it is read at (``""``: its own). ``begin`` allows to begin that moment."""
+    """A range, and the ``moment`` at which to read it (``""``: its own). ``begin`` allows the task to begin that moment."""
 
     moment: str = ""
     begin: bool = True
@@ -54,7 +54,7 @@ class RangeSplit(KeyRange):
 
 
 class BatchEnumerator(SplitEnumerator[RangeSplit]):
-    """The position is ``{"read": 0}`` before and ``{"read": 1}`` after; the ranges are in the slices."""
+    """Plans a batch read. The position is ``{"read": 0}`` before and ``{"read": 1}`` after; slices hold the ranges."""
 
     def __init__(self, source: JdbcSource) -> None:
         self.source = source
@@ -86,7 +86,7 @@ class BatchEnumerator(SplitEnumerator[RangeSplit]):
 
 
 class RangeReader(SplitReader[RangeSplit]):
-    """Reads a range by one SELECT."""
+    """Reads a range with one SELECT."""
 
     def __init__(self, source: JdbcSource, schema: pa.Schema) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class RangeReader(SplitReader[RangeSplit]):
         return self._read_at(split, begin=split.begin) if split.moment else self._read(split)
 
     def resume(self, split: RangeSplit, records: int) -> Iterator[pa.RecordBatch]:
-        """Only at the same moment are the same rows there once more, in the same order."""
+        """As in the base class. Only the same moment has the same rows again, in the same order."""
         if not split.moment:
             raise Fatal(
                 f"the connection was lost after {records} rows, and the table may have changed since",
@@ -133,7 +133,7 @@ class RangeReader(SplitReader[RangeSplit]):
                     self._disconnect(spoilt=True)
 
     def _read(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
-        """A connection whose rows were not all read is not used again."""
+        """Reads the range. If it does not read all rows, it does not use the connection again."""
         column = self.dialect.quote(split.column)
         statement = select(self.selection.source, self.columns.expressions, split.where(column))
         whole = False
@@ -193,13 +193,13 @@ _STREAMED = sorted({kind.system for kind in DIALECTS.values() if kind.system})
 class JdbcSource(Source):
     """The rows of a table or a query of PostgreSQL, SQLite, DuckDB or MariaDB.
 
-    By default ``numPartitions`` keeps each partition below ``maxSplitMemorySize``, by the size that the database estimates;
-    without a ``partitionColumn`` it is 1. ``.schema(…)`` may leave columns out and give others a type; JSON becomes arrays,
-    structs and maps by it.
+    By default ``numPartitions`` keeps each partition below ``maxSplitMemorySize``, by the database's estimate of the size;
+    without a ``partitionColumn`` it is 1. ``.schema(…)`` may leave columns out and give others a type; it turns JSON into
+    arrays, structs and maps.
 
     Types without an equal in Spark (uuid, json, enums, intervals, times of a day, network addresses) are text. A numeric
     without a precision is decimal(38,18), whole numbers of SQLite have 64 bits, arrays of PostgreSQL and DuckDB are arrays.
-    Such a numeric is rounded, as Spark does it; one that would become 0 or does not fit is an error. So is an array of several
+    Such a numeric is rounded, as in Spark; one that would become 0 or does not fit is an error. So is an array of several
     dimensions, unless ``.schema(…)`` makes it text or an array of arrays.
 
     As a stream: ``incremental`` or ``tables``, see :mod:`connectors.systems.jdbc.incremental`.
@@ -282,7 +282,7 @@ class JdbcSource(Source):
 
     @property
     def is_incremental(self) -> bool:
-        """Whether a stream knows what is new."""
+        """Whether a stream can tell new rows."""
         return self.values["incremental"] is not None or is_stream_of_tables(self.values)
 
     def address(self) -> DatabaseAddress:
@@ -294,7 +294,7 @@ class JdbcSource(Source):
         return dialect
 
     def shares_moment(self) -> bool:
-        """Whether the partitions of a batch are read at one moment."""
+        """Whether all partitions of a batch are read at one moment."""
         return bool(self.values["snapshot"]) and self.dialect().shares_snapshots
 
     @cached_property
@@ -312,5 +312,5 @@ class JdbcSource(Source):
 
     @property
     def _is_stream(self) -> bool:
-        """``tables`` are one stream for many tables also as a batch; ``incremental`` is for streams only."""
+        """True for a read as a stream: with ``tables`` also a batch reads so; ``incremental`` is for streams only."""
         return self.streaming or is_stream_of_tables(self.values)

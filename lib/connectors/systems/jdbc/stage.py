@@ -1,9 +1,10 @@
 """Staging tables: their names, and the statements that move their rows into the target.
 
-All tasks of a batch fill one table, which is called ``cst_<sink>_<batch>_<time>_<run>`` (time: hours since 1970), so that a
-sweep recognizes old ones, and a run those of earlier runs. Its columns are those of
+All tasks of a batch fill one table, named ``cst_<sink>_<batch>_<time>_<run>`` (time: hours since 1970), so that a sweep
+recognizes old tables, and a run those of earlier runs. Its columns are those of
 :func:`~connectors.systems.jdbc.target.staged_columns`, and :data:`ATTEMPT`: the number of the task attempt that staged the row.
-The driver moves the rows of the attempts that Spark has taken. Those of others, also late ones, stay until the table goes.
+The driver moves the rows of the attempts that Spark has accepted. Rows of other attempts, also late ones, stay until the table
+is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ATTEMPT: Final = "connectors_attempt"
 
 
 def stage_prefix(sink_id: str) -> str:
-    """The beginning of the names of all staging tables of a sink."""
+    """The prefix of the names of a sink's staging tables."""
     return f"cst_{digest(sink_id, length=8)}_"
 
 
@@ -43,12 +44,12 @@ def stage_of(batch: Batch) -> str:
 
 
 def new_attempt() -> int:
-    """A new number for a task attempt. Spark's own begin at 0 again after a restart."""
+    """A new number for a task attempt; Spark's own begin at 0 again after a restart."""
     return secrets.randbits(62)
 
 
 def batch_prefix_of(stage: str) -> str:
-    """The :meth:`~connectors.core.sink.Batch.prefix` of the batch that a staging table is for."""
+    """The :meth:`~connectors.core.batch.Batch.prefix` of a staging table's batch."""
     return stage.split("_")[2]
 
 
@@ -58,12 +59,12 @@ def is_of_run(stage: str, batch: Batch) -> bool:
 
 
 def age_of(stage: str) -> float:
-    """The age of a staging table in seconds, by its name."""
+    """The age of a staging table in seconds, from its name."""
     return machine.time() - int(stage.split("_")[3], 16) * 3600
 
 
 def drop(connection: Connection, stage: Table) -> None:
-    """Drops a staging table, unless a session uses it: a later run, or the sweep, drops that one."""
+    """Drops a staging table unless a session uses it; then a later run, or the sweep, drops it."""
     with contextlib.suppress(Transient):
         connection.execute(connection.dialect.drop_stage(stage))
 
@@ -97,10 +98,10 @@ class StageRange:
 
 
 class StageMove:
-    """Moves the rows of ``stage`` as ``plan`` says, or those of some ``attempts``, inside the caller's transaction.
+    """Moves the rows of ``stage``, or only those of ``attempts``, as ``plan`` says, inside the caller's transaction.
 
-    ``rows`` is how many there must be. With ``keep_newer``, a row of the target stays as it is if it has a larger value in the
-    column that orders rows.
+    ``rows`` is the number of rows that must exist. With ``keep_newer``, a row of the target stays unchanged if it has a larger
+    value in the column that orders rows.
     """
 
     def __init__(
@@ -114,14 +115,14 @@ class StageMove:
         self.rows = rows
         self.schema = staged_schema(plan.schema)
         self.excluded: list[int] = []
-        # CASE keeps the planner from taking the rows of these attempts for a few of all
+        # CASE keeps the planner from assuming that these attempts have few of the rows
         chosen = f"CASE WHEN {ATTEMPT} IN ({', '.join(map(str, attempts))}) THEN true ELSE false END"
         self._chosen = chosen if attempts else ""
         self.order = plan.order_name if keep_newer else ""
         self._targets = {column.index: column.target for column in plan.columns}
 
     def check_rows(self) -> None:
-        """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash.
+        """Raises if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash.
 
         Nobody can drop the stage between this and the end of the transaction.
         """
@@ -140,15 +141,15 @@ class StageMove:
             )
 
     def check_keys(self) -> None:
-        """Refuses a batch with a key more than once, if nothing says which row is the last one.
+        """Refuses a batch that has a key more than once if nothing says which row is the last.
 
-        An upsert need not be asked where the database itself refuses a statement with repeated keys.
+        It skips the check for an upsert if the database itself refuses a statement with repeated keys.
         """
         if not (self.dialect.tells_repeated_keys and self.plan.operation == "upsert" and self.plan.delete is None):
             self._refuse_repeated_keys()
 
     def _refuse_repeated_keys(self) -> None:
-        """Rows whose key is null have no key in common."""
+        """Refuses repeated keys; rows with a null key have no key in common."""
         plan = self.plan
         if not plan.keys or plan.order is not None:
             return
@@ -159,13 +160,13 @@ class StageMove:
             raise repeated_keys()
 
     def move(self) -> None:
-        """Moves everything. Raises :class:`Poison` if the database refuses a row, without saying which."""
+        """Moves all rows. Raises :class:`Poison`, which does not name the row, if the database refuses one."""
         self._move(None)
 
     def move_all_but(self, rejects: RejectedRows) -> None:
-        """Moves everything but the rows that the database refuses, which ``rejects`` takes.
+        """Moves all rows except those that the database refuses, which go to ``rejects``.
 
-        The search by halves may move rows with the same key one after the other, so no database would refuse them.
+        The search by halves may move rows with the same key one after the other, so no database would refuse these.
         """
         self._refuse_repeated_keys()
         first, last = self.dialect.positions(self.connection, self.stage)
@@ -177,7 +178,7 @@ class StageMove:
         self._move(StageRange(0, last))
 
     def exclude(self, position: int, rejects: RejectedRows, error: Poison) -> None:
-        """Hands the row at ``position`` to ``rejects``; it is not moved from now on."""
+        """Passes the row at ``position`` to ``rejects``, and leaves it out of later moves."""
         self._reject(StageRange(position, position), rejects, error)
         self.excluded.append(position)
 
@@ -197,7 +198,7 @@ class StageMove:
             rejects.add(dict(zip(self.plan.schema.names, row, strict=True)), error)
 
     def _move(self, rows: StageRange | None) -> None:
-        """Writes the rows that stay, and deletes those that ``deleteColumn`` marks; ``None`` is all rows."""
+        """Writes rows, and deletes those that ``deleteColumn`` marks; ``None`` means all rows."""
         plan, dialect, connection = self.plan, self.dialect, self.connection
         stays = f"NOT coalesce(c{plan.delete}, false)" if plan.delete is not None else ""
         select = self._select([column.index for column in plan.columns], plan.names, stays, rows)
@@ -214,7 +215,7 @@ class StageMove:
             connection.execute(statement)
 
     def _select(self, indexes: Sequence[int], names: Sequence[str], condition: str, rows: StageRange | None) -> str:
-        """The staged columns ``indexes`` as values for the target; of rows with one key, only the last by its order."""
+        """The staged columns ``indexes`` as values for the target; of rows with the same key only the last by its order."""
         values = ", ".join(
             f"{self._cast(index)} AS {self.dialect.quote(name)}" for index, name in zip(indexes, names, strict=True)
         )
@@ -231,7 +232,7 @@ class StageMove:
         return self.dialect.cast(f"c{index}", self.plan.schema.field(index).type, self._targets[index])
 
     def _keys(self) -> str:
-        """The key of a staged row. It is not cast, since a value that has no cast would keep all rows from being compared."""
+        """The key of a staged row, without a cast: one value that cannot be cast would prevent all comparisons."""
         key: list[tuple[str, pa.DataType, Column]] = [
             (f"c{index}", self.schema.field(index).type, self._targets[index]) for index in self.plan.key_indexes
         ]
@@ -241,7 +242,7 @@ class StageMove:
         return f"{position} NOT IN ({', '.join(map(str, self.excluded))})" if self.excluded else ""
 
     def _ranked(self) -> str:
-        """All rows; rank 1 has the last one of each key."""
+        """All rows with a rank; the last row of each key has rank 1."""
         assert self.plan.order is not None
         order = self.dialect.ordered(f"c{self.plan.order}", self.schema.field(self.plan.order).type)
         newest = f"CASE WHEN {order} IS NULL THEN 1 ELSE 0 END, {order} DESC"
@@ -253,7 +254,7 @@ class StageMove:
         return [f"c{index}" for index in range(len(self.schema))]
 
     def _source(self, *conditions: str) -> str:
-        """The stage, and which of its rows."""
+        """The text after FROM for rows of the stage: the table and the conditions."""
         return f"{self.dialect.table(self.stage)} {_where(self._chosen, *conditions)}"
 
 

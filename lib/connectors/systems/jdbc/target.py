@@ -1,4 +1,4 @@
-"""The target table of a sink: which column of the rows goes where, and how the table is created or widened."""
+"""The target table of a sink: the mapping of columns, and how the sink creates or widens the table."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _NAME_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
 _NAME = re.compile(rf"\s*(?:(?P<schema>{_NAME_PART})\s*\.\s*)?(?P<name>{_NAME_PART})\s*")
 
 _EXACT_DIGITS: Final = 15
-"""Decimal digits that a floating point number of 64 bits always keeps."""
+"""The decimal digits that a floating point number of 64 bits always keeps."""
 
 
 def table_of(text: str, dialect: Dialect | None = None) -> Table:
-    """The table that ``name``, ``schema.name`` or quoted names mean. Raises ``ValueError`` for anything else."""
+    """The table in the text ``name``, ``schema.name``, or quoted names. Raises ``ValueError`` for anything else."""
     match = _NAME.fullmatch(text)
     if not match:
         raise ValueError("a table: name or schema.name, each of them quoted where it has other characters than letters")
@@ -40,7 +40,7 @@ def table_of(text: str, dialect: Dialect | None = None) -> Table:
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """The column at ``index`` of the rows, of the type ``kind``, is written into the column ``target`` of the table."""
+    """Maps the rows' column at ``index``, of the type ``kind``, to the column ``target`` of the table."""
 
     index: int
     kind: pa.DataType
@@ -49,10 +49,10 @@ class ColumnMapping:
 
 @dataclass(frozen=True)
 class WritePlan:
-    """The plan by which rows of ``schema`` go into ``table``.
+    """How rows of ``schema`` go into ``table``.
 
     ``keys`` and ``updated`` are columns of the table; ``key_indexes``, ``order`` and ``delete`` are indexes of columns of the
-    rows. With ``via_stage``, rows cannot be loaded into the table as they are: a statement moves them there from a stage.
+    rows. With ``via_stage``, rows cannot be loaded into the table directly: a statement moves them there from a stage.
     """
 
     table: Table
@@ -68,12 +68,12 @@ class WritePlan:
 
     @property
     def names(self) -> list[str]:
-        """The table's columns that are written."""
+        """The table's columns to write."""
         return [column.target.name for column in self.columns]
 
     @property
     def order_name(self) -> str:
-        """The table's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
+        """The table's column that orders rows with the same key; ``""`` if it has none, or if that is itself a key."""
         names = [column.target.name for column in self.columns if column.index == self.order]
         return names[0] if names and names[0] not in self.keys else ""
 
@@ -87,9 +87,9 @@ class Target:
         self.table = table_of(values["dbtable"], dialect)
 
     def plan(self, connection: Connection, schema: pa.Schema) -> WritePlan:
-        """Plans how rows of ``schema`` are written; creates or widens the table if the options say so.
+        """Plans how to write rows of ``schema``; creates or widens the table if the options say so.
 
-        Raises :class:`Misconfigured` with everything that does not fit. Not to be called inside a transaction.
+        Raises :class:`Misconfigured` with everything that does not fit. Do not call it inside a transaction.
         """
         columns = self.dialect.columns(connection, self.table)
         if not columns:
@@ -100,7 +100,7 @@ class Target:
         return self._plan(connection, columns, schema)
 
     def check(self, connection: Connection) -> None:
-        """Raises :class:`Misconfigured` if there is no table, and none is to be created."""
+        """Raises :class:`Misconfigured` if there is no table and the options do not create it."""
         if not self.values["createTable"] and not self.dialect.columns(connection, self.table):
             refuse([self._no_table()])
 
@@ -133,7 +133,7 @@ class Target:
         return self.dialect.columns(connection, self.table)
 
     def _steering_only(self) -> set[str | None]:
-        """Columns that a new table does not get. Direct writes compare rows with the order that is in the table."""
+        """Columns that a new table does not get. Direct writes need the order column in the table for comparison."""
         return {self.values["deleteColumn"], None if self._is_direct else self.values["orderColumn"]}
 
     @property
@@ -144,7 +144,7 @@ class Target:
         return f"{self.dialect.sql_type(field.type, key=is_key)}{' NOT NULL' if is_key else ''}"
 
     def _new_fields(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
-        """The fields that the table gets columns for, with ``evolveSchema``."""
+        """The fields for which the table gets new columns, with ``evolveSchema``."""
         steering = self._steering_only()
         new = [field for field in schema if field.name not in steering and column_called(field.name, columns) is None]
         if not new or not self.values["evolveSchema"]:
@@ -178,7 +178,7 @@ class Target:
             yield from self._not_unique(connection, columns)
 
     def _unordered(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
-        """SQLite has decimals as text, and compares their values as floating point numbers."""
+        """The problem of decimals as order: SQLite stores them as text, and compares them as floating point numbers."""
         order = self.values["orderColumn"]
         if not self.dialect.plain_values or order not in schema.names or not pa.types.is_decimal(schema.field(order).type):
             return
@@ -229,13 +229,13 @@ class Target:
         )  # fmt: skip
 
     def _is_view(self, connection: Connection) -> bool:
-        """True for a view of a database that loads rows by COPY, which takes tables only."""
+        """True for a view in a database that loads rows by COPY, which takes only tables."""
         schema, name = self.table.schema, self.table.name
         return self.dialect.loads_exactly and name not in self.dialect.tables(connection, schema, name)
 
 
 def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> Iterator[Problem]:
-    """The columns whose values the table would not take as they are."""
+    """The problems of columns whose values cannot be loaded unchanged."""
     for column in columns if dialect.loads_exactly else ():
         [loaded] = staged_schema(pa.schema([pa.field("c", column.kind)])).types
         if not _fits(loaded, column.target.kind):
@@ -244,7 +244,7 @@ def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> It
 
 
 def _fits(kind: pa.DataType, target: pa.DataType | None) -> bool:
-    """True if each value of ``kind`` either is a value of ``target`` or is refused, and none is changed."""
+    """True if each value of ``kind`` is a value of ``target`` or is refused, so that none is changed."""
     if target is None:
         return False
     if pa.types.is_integer(kind) and pa.types.is_integer(target):
@@ -254,7 +254,7 @@ def _fits(kind: pa.DataType, target: pa.DataType | None) -> bool:
 
 
 def staged_columns(dialect: Dialect, schema: pa.Schema) -> list[tuple[str, str]]:
-    """Names and types of a staging table for rows of ``schema``: ``c0``, ``c1``, …, which no name of the user's can meet.
+    """Names and types of a staging table for rows of ``schema``: ``c0``, ``c1``, …, so that no user's name can conflict.
 
     Raises :class:`Misconfigured` for types that the database does not have.
     """
@@ -284,7 +284,7 @@ def column_called(name: str, columns: Sequence[Column]) -> Column | None:
 
 
 def own_name(name: str, names: Sequence[str]) -> str | None:
-    """The one of ``names`` that is ``name``; in another case only if there is one such."""
+    """The member of ``names`` that is ``name``; in another case only if there is one such."""
     exact = [own for own in names if own == name]
     close = exact or [own for own in names if own.lower() == name.lower()]
     return close[0] if len(close) == 1 else None

@@ -1,4 +1,4 @@
-"""The writers of tasks: into a staging table or file, or in a transaction that the task prepares."""
+"""The writers of tasks: into a staging table or file, or into the target in a transaction that the task prepares."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .target import WritePlan, staged_columns
 
 
 class LoadingWriter(SinkWriter):
-    """Loads the rows of a task attempt, from :meth:`begin`, which its first rows call, to :meth:`prepare`."""
+    """Loads the rows of a task attempt; the first rows call :meth:`begin`, and :meth:`prepare` ends the load."""
 
     def __init__(self, dialect: Dialect, table: Table, columns: list[str]) -> None:
         self.dialect = dialect
@@ -41,11 +41,11 @@ class LoadingWriter(SinkWriter):
 
     @abstractmethod
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the rows of ``batch`` with the columns that are loaded."""
+        """Returns the rows of ``batch`` with the columns to load."""
 
     @abstractmethod
     def begin(self, loader: load.Loader) -> None:
-        """Makes ready for rows: begins a transaction, say."""
+        """Prepares for rows, for example begins a transaction."""
 
     @abstractmethod
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
@@ -96,7 +96,7 @@ class TableWriter(LoadingWriter):
         return pa.RecordBatch.from_arrays([*rows.columns, attempt], self.columns)
 
     def begin(self, loader: load.Loader) -> None:
-        """Makes the table, as all tasks do at once: PostgreSQL may refuse some, although they say IF NOT EXISTS."""
+        """Makes the table. All tasks do so at once; PostgreSQL may refuse some of them in spite of IF NOT EXISTS."""
         connection = loader.connection
         try:
             connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
@@ -112,7 +112,7 @@ class TableWriter(LoadingWriter):
 
 
 class FileWriter(StageWriter):
-    """``commit=batch`` for databases with one writer: stages rows in an Arrow file, for the driver to load."""
+    """``commit=batch`` for databases with one writer: stages rows in an Arrow file, which the driver loads."""
 
     def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
         staged_columns(dialect, schema)  # refuses types before anything is written
@@ -129,7 +129,7 @@ class FileWriter(StageWriter):
 
 
 class PreparedWriter(LoadingWriter):
-    """``commit=prepared``: loads rows into the target, in a transaction that it prepares for the driver to commit."""
+    """``commit=prepared``: loads rows into the target in a transaction that it prepares and the driver commits."""
 
     def __init__(self, dialect: Dialect, plan: WritePlan, batch: Batch) -> None:
         super().__init__(dialect, plan.table, plan.names)
@@ -169,7 +169,7 @@ def target_rows(
 
 
 def loadable_rows(dialect: Dialect, batch: pa.RecordBatch, rejects: RejectedRows | None) -> pa.RecordBatch:
-    """``batch`` without rows that a driver, or the database, refuses together with all others of a load.
+    """``batch`` without rows that would make the driver or the database refuse the whole load.
 
     Raises :class:`Poison` if there are no ``rejects`` to take them.
     """
@@ -210,7 +210,7 @@ _LOADABLE: Final = (
     (_with_finite_numbers, "a number that is NaN or infinite, which MariaDB cannot hold"),
     (_without_nan, "a number that is NaN, which SQLite would make NULL"),
 )
-"""The functions that find the good rows of a batch (``None``: all of them), each with what the others have."""
+"""The functions that find the good rows of a batch (``None``: all), each with the problem of the others."""
 
 
 def _texts(batch: pa.RecordBatch) -> list[pa.Array]:
@@ -240,7 +240,7 @@ def _are_utf8(text: pa.Array) -> pa.Array:
 
 
 def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``batch`` with U+FFFD for what is not UTF-8, so that its rows can be shown."""
+    """``batch`` with U+FFFD instead of bytes that are no UTF-8, so that its rows can be shown."""
     columns = [_decoded(column) if is_text(column.type) else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 

@@ -1,4 +1,4 @@
-"""Questions that the driver of a source and the sessions of a sink ask a cluster: topics, offsets, limits."""
+"""Requests of a source's driver and a sink's sessions to a cluster: topics, offsets, limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors.kafka")
 _INTERNAL: Final = "__"
-"""The beginning of the names of Kafka's own topics; a pattern means those of the user."""
+"""The prefix of Kafka's own topics; a pattern matches only the user's."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
 _CONSUMER_SETTINGS: Final = (
@@ -33,7 +33,7 @@ _CONSUMER_SETTINGS: Final = (
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """``id`` tells a topic from a later one of the same name; ``None`` where the brokers know no ids."""
+    """A topic. ``id`` tells it from a later topic of the same name; ``None`` if the brokers have no ids."""
 
     id: str | None
     partitions: tuple[int, ...]
@@ -49,7 +49,7 @@ class TimedOffset:
 
 @dataclass(frozen=True)
 class KafkaHead:
-    """The state of the topics that are read: the ``first`` and ``last`` (exclusive) offset of each of their partitions.
+    """The state of the topics to read: the ``first`` and ``last`` (exclusive) offset of each partition.
 
     ``frozen``: the query ends there.
     """
@@ -60,7 +60,7 @@ class KafkaHead:
     frozen: bool = False
 
     def ids(self) -> dict[str, str]:
-        """The ids of the topics, where the brokers know them."""
+        """The ids of the topics, if the brokers have ids."""
         return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
 
 
@@ -77,7 +77,7 @@ class Cluster:
 
     @property
     def admin(self) -> AdminClient:
-        if self._admin is None:  # an admin client complains about the settings of a consumer
+        if self._admin is None:  # an admin client warns about the settings of a consumer
             config = {key: value for key, value in self.config.items() if not key.startswith(_CONSUMER_SETTINGS)}
             self._admin = connected_admin(config)
         return self._admin
@@ -90,7 +90,7 @@ class Cluster:
         return self._consumer
 
     def names(self) -> list[str]:
-        """All topics but Kafka's own."""
+        """All topics except Kafka's own."""
         with client_errors("the topics cannot be listed"):
             topics = self.admin.list_topics(timeout=self.timeout).topics
         return sorted(name for name in topics if not name.startswith(_INTERNAL))
@@ -120,7 +120,7 @@ class Cluster:
         return {partition: record.offset for partition, record in records.items()}
 
     def last(self, partitions: Iterable[Partition], *, written: bool = False) -> dict[Partition, int]:
-        """The offset after the last record that can be read; after the last one at all if ``written``.
+        """The offset after the last readable record; with ``written`` after the last record of all.
 
         With read_committed that is the last stable offset: the records after it wait for an open transaction.
         """
@@ -129,7 +129,7 @@ class Cluster:
         return {partition: record.offset for partition, record in records.items()}
 
     def after(self, times: Mapping[Partition, int]) -> dict[Partition, TimedOffset | None]:
-        """The first record at or after each time (milliseconds); ``None`` where there is none yet."""
+        """The first record at or after each time (milliseconds); ``None`` if there is none yet."""
         request = {partition: _offset_spec().for_timestamp(stamp) for partition, stamp in times.items()}
         records = self._list_offsets(request)
         return {partition: record if record.offset >= 0 else None for partition, record in records.items()}
@@ -152,7 +152,7 @@ class Cluster:
         return offsets
 
     def times(self, offsets: Offsets) -> dict[Partition, int | None]:
-        """The time of the first record at or after each offset; ``None`` where there is none. It reads the records."""
+        """The time of the first record at or after each offset; ``None`` if there is none. Reads the records."""
         if not offsets:
             return {}
         if self._peeking is None:
@@ -180,14 +180,14 @@ class Cluster:
         raise Transient(translated.message) if isinstance(translated, (Transient, DataLoss)) else translated
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offsets of the group, for the partitions that have one."""
+        """The group's committed offsets, for the partitions that have one."""
         request = [client().TopicPartition(*partition) for partition in partitions]
         with client_errors("the offsets of the group cannot be read"):
             tokens = self.consumer.committed(request, timeout=self.timeout)
         return {(token.topic, token.partition): token.offset for token in tokens if token.offset >= 0}
 
     def publish(self, offsets: Offsets) -> None:
-        """Makes ``offsets`` those of the group, for people and tools. A failure is only logged."""
+        """Commits ``offsets`` for the group, for people and tools. Only logs a failure."""
         tokens = [client().TopicPartition(*partition, offset) for partition, offset in offsets.items()]
         try:
             with client_errors("the offsets of the group cannot be written"):
@@ -212,8 +212,8 @@ _NOT_REACHED: Final = "see that kafka.bootstrap.servers is right, and that a bro
 def connected_admin(config: Mapping[str, str]) -> AdminClient:
     """An admin client of a cluster that answers.
 
-    The client itself would wait for an answer until its timeout, also where nobody listens. Raises ``Transient``, which names
-    the brokers, when no one of them can be reached, and ``Misconfigured`` when they refuse the login.
+    The client itself would wait until its timeout, even if nobody listens at the address. Raises ``Transient``, which names
+    the brokers, if none of them can be reached, and ``Misconfigured`` if they refuse the login.
     """
     reports = ClientReports()
     admin: AdminClient = new_client("AdminClient", config, reports, "confluent_kafka.admin")
@@ -240,7 +240,7 @@ def _offset_spec() -> Any:
 _ANSWER_SECONDS: Final = 30.0
 _PROPAGATION_SECONDS: Final = 5.0
 _DEFAULT_MAXIMUM: Final = 1_048_588
-"""Kafka's default for ``max.message.bytes``, for a user who may not read the topic's own."""
+"""Kafka's default for ``max.message.bytes``, for a user who may not read the topic's value."""
 _NO_TOPIC_MAXIMUM: Final = 1_000_000
 LEDGER_PARTITIONS: Final = 32
 MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
@@ -249,7 +249,7 @@ MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
 
 @dataclass(frozen=True)
 class SinkTopic:
-    """A topic that is written to. ``largest`` is the size of its largest record in bytes, with headers and frame."""
+    """A topic to write to. ``largest`` is the most bytes that a record may have, with headers and frame."""
 
     name: str
     partitions: int
@@ -257,31 +257,31 @@ class SinkTopic:
 
 
 class SinkTopics:
-    """The topics that a sink writes to. Each is looked up once, and again by :meth:`look_up`."""
+    """The topics that a sink writes to. It looks up each topic once, and again by :meth:`look_up`."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = config
         self._topics: dict[str, SinkTopic] = {}
 
     def __getitem__(self, name: str) -> SinkTopic:
-        """Raises ``Misconfigured`` when there is no such topic."""
+        """The topic ``name``. Raises ``Misconfigured`` if it does not exist."""
         return self._topics.get(name) or self.look_up(name)
 
     def look_up(self, name: str) -> SinkTopic:
-        """The topic as it is now: an operator may add partitions and raise ``max.message.bytes`` while queries run."""
+        """The topic's present state: an operator may add partitions and raise ``max.message.bytes`` while queries run."""
         admin = _admin(self._config)
-        client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client refuses larger ones itself
+        client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client itself refuses larger records
         self._topics[name] = SinkTopic(name, _partitions(admin, name), min(_largest(admin, name), client_maximum))
         return self._topics[name]
 
     def largest_record(self, name: str | None) -> int:
-        """The size of the largest record of the topic ``name``; a usual size where rows name their topics."""
+        """The size limit of records of the topic ``name``; the default size if rows name their topics."""
         return self[name].largest if name else _NO_TOPIC_MAXIMUM
 
 
 def make_ledger_topic(config: Mapping[str, str], name: str) -> None:
     """Creates the ledger topic, compacted, unless it exists."""
-    admin, api = _admin(config), client("confluent_kafka.admin")  # the admin client must live until its answer
+    admin, api = _admin(config), client("confluent_kafka.admin")  # the admin client must live until the answer
     topic = api.NewTopic(name, LEDGER_PARTITIONS, config={"cleanup.policy": "compact"})
     with client_errors("the ledger topic cannot be made"):
         try:
@@ -291,7 +291,7 @@ def make_ledger_topic(config: Mapping[str, str], name: str) -> None:
                 return
             if not error_name(error).endswith("AUTHORIZATION_FAILED"):
                 raise
-            if not _is_visible(admin, name):  # brokers refuse before they look whether it exists
+            if not _is_visible(admin, name):  # brokers refuse before they check whether it exists
                 text = (
                     f'"{name}" does not exist, and this user may not create topics; let somebody create it '
                     f"(cleanup.policy=compact, {LEDGER_PARTITIONS} partitions), and give this user READ and WRITE there."
@@ -319,7 +319,7 @@ def _described_config(admin: Any, kind: str, name: str) -> Any:
 
 
 def _partitions(admin: Any, name: str) -> int:
-    """The number of partitions. A topic that was created a moment ago may not be known to every broker yet."""
+    """The number of partitions. Not every broker may know a new topic yet."""
     deadline = machine.monotonic() + _PROPAGATION_SECONDS
     while (count := _described_partitions(admin, name)) is None:
         if machine.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""The committers of a Kafka sink: the driver sends what tasks have staged, or lets tasks send a whole DataFrame."""
+"""The committers of a Kafka sink: the driver sends the staged records of tasks, or lets tasks send a whole DataFrame."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("connectors.kafka")
 _FEW_TASKS: Final = 8
-"""Of more tasks, each in Python, the driver does not take the rows: 32 on two cores take four times as long as the stage."""
+"""The most tasks whose rows the driver takes. Each runs in Python: 32 on two cores take four times as long as the stage."""
 
 
 class KafkaCommitter(GlobalCommitter):
-    """Sends what the tasks have staged, in one transaction."""
+    """Sends the staged records of the tasks in one transaction."""
 
     records_claims = True
 
@@ -45,7 +45,7 @@ class KafkaCommitter(GlobalCommitter):
     def last(self, query: str) -> Entry | None:
         ledger, note = self._ledger(query), self._note(query).entries.get(query)
         if note is not None and ledger.may_lack(note):
-            return None  # the entry that was dropped may have been newer than the note
+            return None  # the dropped entry may have been newer than the note
         return max(filter(None, (ledger.entries.get(query), note)), key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
@@ -65,7 +65,7 @@ class KafkaCommitter(GlobalCommitter):
             self.discard(committable)
 
     def remember(self, entry: Entry) -> None:
-        """Records an empty batch, in the note unless it claims the sink. The next batch is then known to follow it."""
+        """Records an empty batch, in the note unless it claims the sink, so that the next batch follows without a gap."""
         owner = self._ledger(entry.query).entries.get(OWNER) if entry.claim is not None else None
         claims = entry.claim is not None and (owner is None or owner.owner != entry.query)  # its slots may have done so
         last = None if claims else self.last(entry.query)
@@ -90,7 +90,7 @@ class KafkaCommitter(GlobalCommitter):
         return open_session(self._settings.of_query(query)).read_ledger(SINK_PARTITION)[0]
 
     def _note(self, query: str = "") -> LedgerState:
-        """The batches without rows. Its own session ends what a dead driver has left open of it."""
+        """The note: batches without rows. Its own session ends a transaction that a dead driver has left open."""
         return open_session(replace(self._settings.of_query(query), is_note=True)).read_ledger(NOTE_PARTITION)[0]
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -100,14 +100,14 @@ class KafkaCommitter(GlobalCommitter):
                     yield reader.get_batch(number)
 
     def _show_time(self, seconds: float) -> None:
-        """Puts the duration of a transaction into the query's table, beside the limit."""
+        """Writes the duration of a transaction into the query's table, beside the limit."""
         if seconds:
             timeout = self.sink.values["transactionTimeout"]
             active_meter().now(transaction_ms=round(seconds * 1000), timeout_ms=round(timeout * 1000))
 
 
 class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
-    """Sends a whole DataFrame, by tasks, or by the driver where it has few rows. Nothing is staged. For ``foreach_batch``."""
+    """Sends a whole DataFrame from tasks, or few rows from the driver, without staging. For ``foreach_batch``."""
 
     counts_rows = True
 
@@ -117,7 +117,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         self._was_small = self._has_many_tasks = False
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
-        """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
+        """Writes and records ``batch``, all of it or nothing; with several slots, the slots that are missing."""
         RetrySettings.of(self.sink.values).call(lambda: self._send(frame, batch))
         if letters := self.sink.letters():
             letters.publish(batch)
@@ -139,13 +139,13 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         active_meter().count(rows=delivery.rows - delivery.rejected, errors=delivery.rejected, dead_letters=letters)
 
     def _send_in_one_transaction(self, frame: DataFrame, batch: Batch) -> Delivery:
-        """Sends ``frame`` by one task; few rows by the driver, which keeps its session from batch to batch.
+        """Sends ``frame`` from one task, or few rows from the driver, which keeps its session from batch to batch.
 
-        Spark gives each batch to another worker, and a session that moves costs more than a small batch. So does the stage
-        that brings all rows to one task: after a small batch the tasks give the driver their rows without it. If these turn
-        out to be many, the tasks stop, and the batch is computed anew; not so where an observation would count it twice.
+        Spark gives each batch to another worker, and to move a session costs more than a small batch. So does the stage that
+        brings all rows to one task: after a small batch the tasks return their rows to the driver without it. If there are too
+        many rows, the tasks stop, and Spark computes the batch again. If an observation would count it twice, this is not done.
         """
-        sink, small = self.sink, self.sink.driver_bytes // 4  # of each task; at first there may be many
+        sink, small = self.sink, self.sink.driver_bytes // 4  # per task; before the first batch there may be many
         is_small = self._was_small and not self._has_many_tasks and not batch.is_observed
         answers = _run(frame, lambda _, rows: _all_rows(rows, small)) if is_small else []
         self._has_many_tasks |= len(answers) > _FEW_TASKS
@@ -164,7 +164,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         return send_batch(sink, batch, iter(rows))
 
     def _show_time(self, seconds: float) -> None:
-        """Also warns on the driver: what a task has logged stays with its executor."""
+        """Also warns on the driver, since a task's log stays with its executor."""
         super()._show_time(seconds)
         timeout = self.sink.values["transactionTimeout"]
         if seconds > timeout / 2:
@@ -173,13 +173,13 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
 
 
 def _all_rows(rows: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.RecordBatch], bool]:
-    """All ``rows`` if they have at most ``size`` bytes, else none of them: a single one of Arrow's batches may be large."""
+    """As :func:`_first_rows`, but no rows if there are more than ``size`` bytes: a single Arrow batch may be large."""
     first, has_more = _first_rows(rows, size)
     return ([] if has_more else first), has_more
 
 
 def _first_rows(rows: Iterator[pa.RecordBatch], size: int) -> tuple[list[pa.RecordBatch], bool]:
-    """The first of ``rows``, until they have more bytes than ``size``, and whether they have."""
+    """The first of ``rows`` until they exceed ``size`` bytes, and whether they do."""
     first = []
     for records in rows:
         first.append(records)
@@ -202,7 +202,7 @@ def _send_in_slots(slots: TransactionSlots, frame: DataFrame, batch: Batch, layo
 
 
 def _row_hash(frame: DataFrame) -> str:
-    """The hash of the key, so that the order of its records stays; of the value if there is no key."""
+    """The hash of the key, to keep the order of its records; of the value if there is no key."""
     sides = [name for name in ("key", "value") if name in frame.columns]
     for name in sides:
         kind = frame.schema[name].dataType.simpleString()
@@ -215,9 +215,9 @@ def _row_hash(frame: DataFrame) -> str:
 
 
 def _run(frame: DataFrame, send: Callable[[int, Iterator[pa.RecordBatch]], Any]) -> list[Any]:
-    """Calls ``send`` in a task for each partition of ``frame``, with its number and rows. Returns its answers, by number.
+    """Calls ``send`` in a task for each partition of ``frame``, with its number and rows. Returns the answers by number.
 
-    A task answers with its error instead of raising it: Spark would try the task again at once, and hide the error's class.
+    A task returns its error instead of raising it: Spark would retry the task at once, and hide the error's class.
     """
 
     def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

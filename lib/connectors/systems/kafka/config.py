@@ -30,7 +30,7 @@ _MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
 
 
 def _kibibytes(value: str) -> str:
-    """``value`` in bytes as KiB; as it is where :func:`check_config` refuses it."""
+    """``value`` in bytes as KiB; unchanged if :func:`check_config` refuses it."""
     return str(max(1, int(value) // 1024)) if value.isdecimal() else value
 
 
@@ -53,7 +53,7 @@ _WITHOUT_MEANING: Final = frozenset({"max.block.ms", "client.dns.lookup", "metad
 
 
 def client_config(values: Values) -> dict[str, str]:
-    """The options that are passed through, under the client's names."""
+    """The options that pass through, under the client's names."""
     config: dict[str, str] = {}
     for name, value in _options(values).items():
         if name == _JAAS:
@@ -62,11 +62,11 @@ def client_config(values: Values) -> dict[str, str]:
         elif name not in _WITHOUT_MEANING:
             translated, convert = _RENAMED.get(name, (name, str))
             config[translated] = convert(value)
-    return {"log_level": "2", **config}  # outages are raised as errors; the client would also print each of them
+    return {"log_level": "2", **config}  # outages become errors; the client would also print each of them
 
 
 def check_config(values: Values) -> Iterator[Problem]:
-    """The problems of ``kafka.*`` options that need no broker to be seen."""
+    """The problems of ``kafka.*`` options that are visible without a broker."""
     options = _options(values)
     if not options.get("bootstrap.servers"):
         text = 'missing; give brokers as host:port, such as "broker-1:9092,broker-2:9092".'
@@ -95,20 +95,20 @@ _CONNECTION: Final = (
 
 
 def connection_config(config: Mapping[str, str]) -> dict[str, str]:
-    """The settings of every kind of client, without those of a producer or a consumer alone."""
+    """The settings for every kind of client, without those for only a producer or a consumer."""
     return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
 
 
 def producer_config(config: Mapping[str, str], largest: int, reports: ClientReports) -> dict[str, Any]:
     """The settings of a producer: Kafka's own partitioning, and batches of at most ``largest`` bytes; the user's win.
 
-    A topic refuses a batch that is larger than its largest record, whatever is in it.
+    A topic's limit for a record also applies to a batch: it refuses a larger batch, whatever is in it.
     """
     defaults = {
         "partitioner": "murmur2_random",
         "linger.ms": "20",
         "batch.size": str(min(1_000_000, largest)),
-        "message.max.bytes": "1000000000",  # what a topic takes is checked record by record
+        "message.max.bytes": "1000000000",  # the topic's limit is checked record by record
         "queue.buffering.max.messages": "500000",
         "queue.buffering.max.kbytes": "262144",
         "delivery.report.only.error": True,
@@ -129,7 +129,7 @@ _CONSUMER_WITHOUT_MEANING: Final = frozenset({
     "metrics.sample.window.ms", "exclude.internal.topics", "auto.include.jmx.reporter", "ssl.protocol",
     "ssl.enabled.protocols",
 })  # fmt: skip
-"""Settings of the Java client that have no counterpart, and without which the same rows are read."""
+"""Settings of the Java client without counterpart here; they do not change which rows are read."""
 _NO_OPTION: Final = "is no option of this source; "
 _KERBEROS: Final = "is not supported: the Python client has no Kerberos. Take PLAIN, SCRAM or OAUTHBEARER."
 SOURCE_REFUSED: Final[Mapping[str, str]] = {
@@ -158,14 +158,14 @@ _TUNED: Final = {
     "queued.min.messages": "200000",
     "fetch.message.max.bytes": "4194304",
     "queued.max.messages.kbytes": "65536",
-    # the records of a range exist when it is read: a broker that waits for more only delays the next range
+    # the records of a range already exist: a broker that waits for more only delays the next range
     "fetch.wait.max.ms": "10",
     "fetch.queue.backoff.ms": "10",
 }
 
 
 def consumer_config(values: Values, group: str) -> dict[str, str]:
-    """The settings of every consumer of a query. The consumer names its ``group`` and never joins it."""
+    """The settings of every consumer of a query. A consumer names its ``group`` but never joins it."""
     own = {"isolation.level": values["kafka.isolation.level"], "group.id": group}
     return {**_TUNED, **_translated(client_config(values)), **own, **_FIXED}
 
@@ -175,7 +175,7 @@ def _translated(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_consumer_config(values: Values) -> Iterator[Problem]:
-    """As :func:`check_config`, and the settings that the client itself refuses."""
+    """As :func:`check_config`, plus the settings that the client itself refuses."""
     problems = list(check_config(values))
     yield from problems
     refused = {problem.option for problem in problems}
@@ -187,10 +187,10 @@ def check_consumer_config(values: Values) -> Iterator[Problem]:
 def _client_refusal(option: Mapping[str, str]) -> str | None:
     """Why the client does not know a setting or its value; ``None`` if it does."""
     config = _translated(client_config(Values({}, frozenset(), option)))
-    config.pop("security.protocol", None)  # it needs other settings beside it
+    config.pop("security.protocol", None)  # it needs other settings too
     try:
         api = client()
-    except ConnectorError:  # the query will say what to install
+    except ConnectorError:  # the query's error says what to install
         return None
     try:
         api.Consumer({**config, "group.id": "check", "log_level": "0"}).close()

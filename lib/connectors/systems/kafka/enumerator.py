@@ -1,4 +1,4 @@
-"""The driver's side of the Kafka source: which partitions there are, how far a batch goes, what was added or lost."""
+"""The driver's side of the Kafka source: the partitions, the end of each batch, and partitions added or lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WAY_OUT = "set failOnDataLoss=false to go on with the first records that are th
 
 
 class KafkaEnumerator(SplitEnumerator[OffsetRange]):
-    """Positions are in :mod:`.positions`. What the enumerator remembers only saves requests."""
+    """Plans batches of offsets; :mod:`.positions` describes its positions. Its own state only saves requests."""
 
     def __init__(self, source: KafkaSource) -> None:
         self.source = source
@@ -52,7 +52,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         head = self._head(fresh=True)
         start = start_of(self.values, streaming=self.source.streaming)
         offsets = StartOffsets(self.values, self.cluster, head).resolve(start, end_of(self.values))
-        self._published = KafkaPosition(offsets, {}, head.ids()).position()  # nothing was read that the group should know
+        self._published = KafkaPosition(offsets, {}, head.ids()).position()  # nothing read that the group should know
         return self._published
 
     def head(self) -> KafkaHead:
@@ -83,14 +83,14 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return self._planned
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        """Checks the topics of a batch that an earlier run has planned: its offsets may be another topic's by now."""
+        """Checks the topics of a batch that an earlier run has planned: its offsets may now belong to another topic."""
         return super().slices(start, end if end == self._planned else self._without_new_topics(end), parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[OffsetRange]:
         return offset_ranges(start, end)
 
     def progress(self, at: Position, head: KafkaHead) -> Sequence[PartitionProgress]:
-        """Each partition that is read. The lag is in offsets, so markers of transactions count in it."""
+        """The progress of each partition. The lag is in offsets, so it includes transaction markers."""
         offsets = KafkaPosition.of(at).at
         return [
             PartitionProgress(partition_name(partition), offset, max(last, offset), max(0, last - offset))
@@ -110,7 +110,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
             self._cluster = None
 
     def _publish(self, at: Position) -> None:
-        """Makes ``at`` the offsets of the group: all records before it are in the sink when the next batch is planned."""
+        """Commits ``at`` for the group: when the next batch is planned, all records before it are in the sink."""
         if self.source.publishes and self._published != at:
             self.cluster.publish(KafkaPosition.of(at).at)
         self._published = at
@@ -121,7 +121,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         if fresh or self._topics is None or machine.monotonic() - self._listed >= self.values["discoveryInterval"]:
             self._list_topics()
         head = self._measured_head()
-        if head.last != self._last:  # a topic that was created anew looks like one that has grown: ask before it is read
+        if head.last != self._last:  # a recreated topic looks like one that has grown: ask before it is read
             topics = self._list_topics()
             head = self._measured_head() if topics != head.topics else head
             self._last = head.last
@@ -139,7 +139,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         try:
             return KafkaHead(topics, self.cluster.first(partitions), self.cluster.last(partitions))
         except Transient:
-            self._topics = None  # a topic may be gone: the next try looks for it first
+            self._topics = None  # a topic may be gone: the next try looks it up first
             raise
 
     def _is_read(self, partition: Partition) -> bool:
@@ -152,7 +152,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     # ---- how far a batch may go
 
     def _ends(self, begins: Mapping[Partition, int], head: KafkaHead) -> dict[Partition, int]:
-        """The offsets at which the next batch may end in each partition, the read limit aside."""
+        """The offsets at which the next batch may end in each partition, without the read limit."""
         ends = dict(head.last)
         if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
@@ -163,7 +163,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return self._alignment.ends(self.cluster, begins, ends, head)
 
     def _stops(self, bound: QueryBound, head: KafkaHead) -> dict[Partition, int]:
-        """The ends of the query in the partitions that the user named; a partition that came later is not read."""
+        """The ends of the query in the partitions that the user named; it does not read later partitions."""
         if bound.times is not None:
             times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
             records = self.cluster.after({name: stamp for name, stamp in times.items() if name in head.last})
@@ -176,7 +176,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         }
 
     def _waits_for_more(self, offsets: int, head: KafkaHead) -> bool:
-        """True while there are fewer than ``minOffsetsPerTrigger``, but no longer than ``maxTriggerDelay``."""
+        """True while there are fewer offsets than ``minOffsetsPerTrigger``, but for at most ``maxTriggerDelay``."""
         least = self.values["minOffsetsPerTrigger"]
         if least is None or head.frozen or offsets >= least or not offsets:
             self._waiting_since = None
@@ -191,7 +191,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     # ---- what is lost
 
     def _without_new_topics(self, end: Position) -> Position:
-        """``end`` without topics that were created anew since: the next batch reads those from their first records."""
+        """``end`` without topics recreated since: the next batch reads these from their first records."""
         state = KafkaPosition.of(end)
         topics = self.cluster.topics(sorted(state.ids))
         new = {name for name, topic in topics.items() if topic.id not in (None, state.ids[name])}
@@ -207,7 +207,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return KafkaPosition(at, begins, state.ids, state.cut).position()
 
     def _begins(self, before: KafkaPosition, head: KafkaHead) -> dict[Partition, int]:
-        """The begin of the next batch in each partition: the end of the last batch, or the first offset of a new partition."""
+        """The start of the next batch in each partition: the end of the last batch, or the first offset of a new partition."""
         begins = dict(head.first)
         for partition, offset in before.at.items():
             if not self._is_read(partition):
@@ -239,10 +239,10 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
 
 
 class Alignment:
-    """Watermarks per partition by admission: no partition is read further than ``drift`` past the slowest active one.
+    """Watermark alignment by admission: the source reads no partition further than ``drift`` past the slowest active one.
 
-    Spark has one watermark for all partitions, the time of the newest row less a delay. It would drop all rows of a
-    partition that is an hour behind. So the driver holds back the partitions that are ahead, by the times of their records.
+    Spark has one watermark for all partitions: the time of the newest row minus a delay. It would drop all rows of a
+    partition that is an hour behind. So the driver holds back partitions that are ahead, by the times of their records.
 
     ``drift`` and ``idle`` are in seconds. A partition at its end holds back the others until it has not grown for ``idle``
     seconds. A partition that never had a record holds back nobody.
@@ -253,9 +253,9 @@ class Alignment:
         self.idle = idle
         self._now = now
         self._growth: dict[Partition, tuple[int, float]] = {}
-        """The end of each partition, and when it was first seen."""
+        """The end of each partition, and when the driver first saw it."""
         self._newest: dict[Partition, tuple[int, int | None]] = {}
-        """The end of a partition, and the time of its last record."""
+        """By partition, an end and the time of the last record before it."""
 
     def ends(
         self, cluster: Cluster, begins: Mapping[Partition, int], ends: Mapping[Partition, int], head: KafkaHead
@@ -284,7 +284,7 @@ class Alignment:
         return {partition for partition in ends if now - self._growth[partition][1] < self.idle}
 
     def _last_time(self, cluster: Cluster, partition: Partition, first: int, end: int) -> int | None:
-        """The time of about the last record. Markers of transactions may lie behind that record, so it is searched for."""
+        """The time of about the last record. It must search, since transaction markers may follow that record."""
         if self._newest.get(partition, (None, None))[0] != end:
             stamp, step = None, 1
             while stamp is None and end > first:
@@ -311,7 +311,7 @@ class Alignment:
                 continue
             if record.offset > behind[partition]:
                 capped[partition] = min(ends[partition], record.offset)
-            else:  # a later record lies before: disorder, or a marker, whose time is that of its writing
+            else:  # a later record comes before: disorder, or a marker, whose time is when it was written
                 capped[partition] = _first_after(cluster, partition, behind[partition], ends[partition], limit)
         return capped
 

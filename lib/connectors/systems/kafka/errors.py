@@ -1,4 +1,4 @@
-"""The Kafka client, and its errors as errors of this library: an outage, lost data, or something that a person must change."""
+"""The Kafka client, and its errors as errors of this library: an outage, lost data, or a problem for a person."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _OPTIONS: Final = {
     "_AUTHENTICATION": "kafka.sasl.*",
     "_SSL": "kafka.ssl.*",
 }
-"""The option of a sink that each error of its producer is about."""
+"""For each error of a sink's producer the option that it concerns."""
 _REPORTS: Final = 20
 
 
 class Fenced(Transient):
-    """Another attempt at the same batch, or another run of the query, has taken over; the ledger says what it wrote."""
+    """Another attempt at the batch, or another run of the query, has taken over; the ledger tells what it committed."""
 
 
 class Stuck(Transient):
-    """The client waits for a broker that has left. A new client finds the broker that took its place."""
+    """The client waits for a broker that is gone. A new client finds the broker that replaced it."""
 
 
 def client(module: str = "confluent_kafka") -> Any:
-    """The client library. Raises ``Misconfigured`` with what to install when it is not installed."""
+    """The client library. If it is not installed, raises ``Misconfigured``, which says what to install."""
     return client_library(module, "'confluent-kafka>=2.6'", connector="connectors.kafka")
 
 
 class ClientReports:
-    """The callbacks of a client: they keep the newest errors, each a name and a text.
+    """The callbacks of a client: they store the newest errors, each a name and a text.
 
-    They are no methods of the client's owner: a client that refers to its owner is never freed.
+    They are no methods of the client's owner, because a client that refers to its owner is never freed.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class ClientReports:
     def clear(self) -> None:
         self.errors: list[tuple[str, str]] = []
         self.undelivered = ""
-        """Why a record did not arrive; empty while all of them have arrived."""
+        """Why a record did not arrive; empty while all records have arrived."""
 
     def failed(self, error: Any) -> None:
         """The client's ``error_cb``."""
@@ -87,7 +87,7 @@ def error_name(error: BaseException) -> str:
 
 
 def connector_error(name: str, text: str, failure: str) -> ConnectorError:
-    """The error to raise for the client's error ``name``; ``failure`` says what could not be done."""
+    """The error to raise for the client's error ``name``; ``failure`` says what failed."""
     if name in _LOST:
         return DataLoss(f"{failure}: {text}")
     if name in _FOR_A_PERSON:
@@ -96,7 +96,7 @@ def connector_error(name: str, text: str, failure: str) -> ConnectorError:
 
 
 def fenced(failure: str) -> Fenced:
-    """The error of a producer that another one with its transactional id has shut out."""
+    """The error of a producer that another one with its transactional id has fenced."""
     return Fenced(f"{failure}: another attempt or another run has taken over")
 
 
@@ -105,7 +105,7 @@ def producer_error(
 ) -> ConnectorError:
     """The error to raise for a ``KafkaException`` of a sink; ``reports`` of the client may name the cause.
 
-    ``topic`` is the option of the topic that the client was busy with.
+    ``topic`` is the option that names the topic of the failed call.
     """
     name, text = error_name(error), error.args[0].str()
     if name in FENCED:
@@ -121,7 +121,7 @@ def producer_error(
 
 @contextlib.contextmanager
 def client_errors(failure: str) -> Iterator[None]:
-    """Inside, errors of the client are raised as errors of this library."""
+    """Inside, raises errors of the client as errors of this library."""
     try:
         yield
     except (FutureTimeout, TimeoutError) as error:

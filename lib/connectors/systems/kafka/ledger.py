@@ -1,14 +1,14 @@
 """The ledger of a Kafka sink: the last batch of each query, kept in Kafka itself.
 
-The ledger has an entry for the sink, a note of batches without rows, and an entry for each slot. Each of them is
+The ledger has an entry for the sink, a note for batches without rows, and an entry for each slot. Each of them is
 
-- a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and the number of its
-  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
-- a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
+- a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and its partition number
+  says which entry it is: 0 the sink's, 1 the note, then those of the slots;
+- a record with the same text in the ledger topic, because a broker forgets the offsets of a group after a quiet week.
 
-The entries of the sink and of slots are written in the transaction of a batch. The note has transactions of its own, by an id
-that only drivers use: the sink's is with the task that wrote last. The newer of entry and note says which batch is a query's
-last. The batch writes of each ``txnAppId`` have a ledger, and transactional ids, of their own.
+The entries of the sink and of slots are written in the transaction of a batch. The note has its own transactions, with an id
+that only drivers use, since the last writing task holds the sink's id. The newer of entry and note tells a query's last batch.
+The batch writes of each ``txnAppId`` have their own ledger and transactional ids.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from .errors import ClientReports, client, client_errors, error_name, new_client
 SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
 _STREAMS: Final = 16
-"""Streaming queries that are remembered, however old, beside the one that writes."""
+"""The number of other streaming queries that the ledger remembers, however old they are."""
 _REMEMBERED_SECONDS: Final = 7 * 86400.0
-"""An older query that was quiet for so long counts as new when it comes back: under ``onNewQuery=continue`` it may repeat the
-batch with which it ended."""
+"""The ledger forgets further queries after so long. Such a query counts as new when it comes back: under
+``onNewQuery=continue`` it may repeat its last batch."""
 MAX_BYTES: Final = 4000
-"""Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
+"""Brokers store 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
 _RETENTION_SECONDS: Final = 60.0
-"""No broker forgets a committed offset earlier (``offsets.retention.minutes`` is 1 at least)."""
+"""No broker forgets a committed offset earlier: ``offsets.retention.minutes`` is at least 1."""
 _TO_END: Final = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
 _CALL_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
-"""The client waits so long unless as many messages arrive as it was asked for."""
+"""The client waits so long, unless the requested number of messages arrives."""
 
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """The layout by which the pending batches of ``query`` are written: in so many ``slots``, by the tasks of ``run`` alone.
+    """How pending batches of ``query`` are written: in ``slots`` transactions, and only by tasks of ``run``.
 
-    In a slot's own state it says how the slot's last batch was written.
+    In a slot's own state it tells how the slot's last batch was written.
     """
 
     query: str
@@ -58,7 +58,7 @@ class SlotLayout:
 
 @dataclass(frozen=True)
 class LedgerState:
-    """The last batch of each query. Small, since it travels with each commit.
+    """The last batch of each query. It is small, since it travels with each commit.
 
     ``version`` grows with each change. Without a ``layout`` a batch is one transaction.
     """
@@ -68,7 +68,7 @@ class LedgerState:
     layout: SlotLayout | None = None
 
     def has(self, query: str, number: int) -> bool:
-        """True if the batch is committed. Raises ``CommitRefused`` if a later one is."""
+        """True if the batch is committed. Raises ``CommitRefused`` if a later batch is."""
         last = self.entries.get(query)
         if last is not None and last.batch > number:
             raise CommitRefused(
@@ -77,14 +77,14 @@ class LedgerState:
         return last is not None and last.batch == number
 
     def with_layout(self, layout: SlotLayout, claim: Entry | None = None) -> LedgerState:
-        """The state when the pending batches are written in ``layout``; the query's first batch brings its ``claim``."""
+        """The state after a change to ``layout`` for pending batches; the query's first batch brings its ``claim``."""
         claims = {OWNER: replace(claim, at=machine.time())} if claim else {}
         return replace(self, entries={**self.entries, **claims}, layout=layout, version=self.version + 1)
 
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
-        """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams.
+        """The state after the commit of ``entry``. It drops old streams, and batch writes that nobody repeats.
 
-        ``layout`` is that of the next batch. One of another query stays, whose batch may be written in part.
+        ``layout`` is for the next batch. The layout of another query stays, since its batch may be partly written.
         """
         if layout is None and self.layout is not None and self.layout.query != entry.query:
             layout = self.layout
@@ -100,11 +100,11 @@ class LedgerState:
         return frozenset(query for query in self.entries if is_stream(query))
 
     def may_lack(self, last: Entry) -> bool:
-        """True if the state may have dropped the stream that has ``last``: only many streams make it drop one."""
+        """True if the state may have dropped the stream of ``last``; it drops a stream only if there are many."""
         return last.query not in self.entries and len(self.streams()) > _STREAMS and _is_quiet(last)
 
     def text(self) -> str:
-        """The state as JSON. Raises ``Fatal`` when it is too large for a broker."""
+        """The state as JSON. Raises ``Fatal`` if it is too large for a broker."""
         entries = {
             q: [last.batch, last.rows, last.owner if q == OWNER else last.checksum, round(last.at, 3)]
             for q, last in self.entries.items()
@@ -136,8 +136,8 @@ def _is_quiet(last: Entry) -> bool:
 class TransactionSettings:
     """The settings of a sink's transactions. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
 
-    ``slot`` 0 is the sink's own transactional id; each slot and the note have another one. The id is the same for all attempts
-    at a batch: by it, Kafka fences the older attempts.
+    ``slot`` 0 is the sink's own transactional id; each slot and the note have another. All attempts at a batch have the same
+    id, so that Kafka fences older attempts.
     """
 
     config: tuple[tuple[str, str], ...]
@@ -159,7 +159,7 @@ class TransactionSettings:
 
     @property
     def _owner(self) -> str:
-        """The transactional id that names the entry in the ledger topic: that of the sink for the note, too."""
+        """The transactional id that names the entry in the ledger topic; for the note it is the sink's."""
         return f"{self.prefix}-{self.slot}"
 
     @property
@@ -181,7 +181,7 @@ class TransactionSettings:
 
 
 class LedgerClient:
-    """Reads the ledger. What the client raises passes through."""
+    """Reads the ledger. Errors of the client pass through."""
 
     def __init__(self, settings: TransactionSettings, reports: ClientReports) -> None:
         self.settings, self._reports = settings, reports
@@ -189,7 +189,7 @@ class LedgerClient:
         self._consumer = self._new_consumer({})
         self._texts: Mapping[int, str] = {}
         self._texts_end = 0.0
-        """Until then ``_texts`` count, as seconds of the monotonic clock."""
+        """The monotonic time until which ``_texts`` are valid."""
 
     def group(self) -> Any:
         """The metadata of the sink's group, which a transaction needs to commit its offsets."""
@@ -228,7 +228,7 @@ class LedgerClient:
             raise
 
     def _are_pending(self, partitions: list[Any]) -> bool:
-        """True if a reader of uncommitted offsets gets an answer. The session ended its own transaction before."""
+        """True if a transaction holds uncommitted offsets. It is not the session's, which has ended its own before."""
         reader = self._new_consumer({"isolation.level": "read_uncommitted"})
         try:
             reader.committed(partitions, timeout=_CALL_SECONDS)
@@ -240,9 +240,9 @@ class LedgerClient:
             reader.close()
 
     def _recorded(self) -> Mapping[int, str]:
-        """The entries as records, for offsets that were never committed or that the broker has forgotten.
+        """The entries from records, for offsets that were never committed or that the broker has forgotten.
 
-        What was read counts until a broker may have forgotten an offset that was committed since, by whomever.
+        They are valid until a broker may have forgotten an offset that anybody has committed since.
         """
         begin = machine.monotonic()
         if begin >= self._texts_end:
@@ -273,7 +273,7 @@ class LedgerClient:
 
 
 def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
-    """The content of the ledger of every sink of a cluster, from the ledger topic. Raises the library's errors."""
+    """The ledger of every sink of a cluster, from the ledger topic. Raises the library's errors."""
     texts: dict[str, dict[int, str]] = {}
     with client_errors(f"the ledger topic {topic} cannot be read"):
         for key, text in _records_of(config, topic):

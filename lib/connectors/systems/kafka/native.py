@@ -1,8 +1,8 @@
 """The C functions of the client's library for whole batches, and its memory as Arrow arrays: no Python work per record.
 
-They are only an accelerator. The Python client creates, assigns and closes everything; the functions fill its queue or empty
-it. They are used where all that they rely on is as expected: the library that the client has loaded, its version and
-functions, the size of its public struct, and where the client keeps its handle. Elsewhere everything goes through the Python
+They are only an accelerator. The Python client creates, assigns and closes everything; the functions fill or empty its queue.
+They are used only if everything they rely on is as expected: the library that the client has loaded, its version and
+functions, the size of its public struct, and where the client keeps its handle. Otherwise everything goes through the Python
 client, with the same results. ``CONNECTORS_KAFKA_CLIENT=plain`` in the environment asks for that.
 """
 
@@ -33,18 +33,18 @@ MESSAGE: Final = np.dtype(
         "itemsize": 72,
     }
 )
-"""``rd_kafka_message_t``, as the library's header has it."""
+"""``rd_kafka_message_t`` as in the library's header."""
 
 _WORDS: Final = np.arange(MESSAGE.itemsize // 8)
 _VIEW: Final = np.dtype({"names": ["length", "prefix", "buffer", "offset"], "formats": ["i4", "u4", "i4", "i4"]})
 _INLINE: Final = 12
-"""Shorter values stand in the view itself."""
+"""Values up to this length are in the view itself."""
 _WINDOW: Final = 30
-"""Bits of an offset in a buffer: an ``int32`` must hold it."""
+"""The bits of an offset in a buffer, which an ``int32`` must hold."""
 
 
 class _Span:
-    """Memory from ``start`` on as NumPy sees it; only elements that are indexed are touched."""
+    """Memory from ``start`` on as a NumPy array; NumPy touches only indexed elements."""
 
     def __init__(self, start: int, size: int, kind: str, width: int) -> None:
         self.__array_interface__ = {"data": (start, True), "shape": (size // width,), "typestr": kind, "version": 3}
@@ -60,7 +60,7 @@ def messages_at(addresses: Numbers) -> Numbers:
 
 
 def binary_at(addresses: Numbers, lengths: Numbers) -> pa.Array:
-    """The bytes at ``addresses``, copied; null where an address is 0."""
+    """The bytes at ``addresses``, copied; null if an address is 0."""
     integers, sizes = addresses.astype(np.int64), lengths.astype(np.int64)
     null = integers == 0
     if null.all():
@@ -110,7 +110,7 @@ def addresses_of(array: pa.Array) -> tuple[Numbers, Numbers]:
 
 
 PLAIN: Final = "CONNECTORS_KAFKA_CLIENT"
-"""The environment variable whose value ``plain`` turns the C functions off."""
+"""The environment variable that turns off the C functions with the value ``plain``."""
 
 UNASSIGNED: Final = -1
 COPIED: Final = 0x2
@@ -118,7 +118,7 @@ COPIED: Final = 0x2
 
 _VERSIONS: Final = range(0x02000000, 0x03000000)
 _SEARCHED: Final = 16_384
-"""The bytes at the start of a handle that are searched for its name."""
+"""The number of bytes at the start of a handle in which its name is searched."""
 _NAME: Final = re.compile(rb"[^\0]+#(?:producer|consumer)-\d+(?=\0)")
 _log = logging.getLogger("connectors.kafka")
 
@@ -156,11 +156,11 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 
 
 class UnfitLibrary(Exception):
-    """The library is not as expected; everything then goes through the Python client."""
+    """The library is not as expected, so everything goes through the Python client."""
 
 
 class NativeLibrary:
-    """The functions, by their names without ``rd_kafka_``. Raises :class:`UnfitLibrary`."""
+    """The functions by name, without ``rd_kafka_``. Raises :class:`UnfitLibrary`."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -182,7 +182,7 @@ class NativeLibrary:
         """The address of the handle in a client object; ``None`` if it is not certain.
 
         The handle is the object's first field, and the handle holds its own name, which the library can read too. Until both
-        names agree, memory is read through the kernel: a wrong address then gives an error and no crash.
+        names agree, the kernel reads the memory, so that a wrong address gives an error instead of a crash.
         """
         address = ctypes.c_uint64.from_address(id(owner) + object.__basicsize__).value
         name = _name_at(address) if type(owner).__basicsize__ > object.__basicsize__ else None

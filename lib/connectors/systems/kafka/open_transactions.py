@@ -1,7 +1,7 @@
-"""The open transactions of a cluster, for ``python -m connectors kafka transactions``: it lists and ends them.
+"""Lists and ends the open transactions of a cluster, for ``python -m connectors kafka transactions``.
 
-The Python client has no calls for this (KIP-664). Brokers keep the states of transactions in a topic, which is read. A new
-producer with the same id ends a transaction, by InitProducerId.
+The Python client has no calls for this (KIP-664). So this module reads the topic in which brokers keep the states of
+transactions. To end a transaction, a new producer with the same id calls InitProducerId.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VALUE: Final = struct.Struct(">hqhib")
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that keeps readers waiting. ``seconds`` is the time since it last got a partition, or was decided."""
+    """A transaction that blocks readers. ``seconds`` is the time since it last got a partition or was decided."""
 
     id: str
     state: str
@@ -44,7 +44,7 @@ class OpenTransaction:
 
     @classmethod
     def of(cls, name: str, value: bytes, at: int) -> OpenTransaction | None:
-        """The transaction of a record of its state; ``None`` if it is not open."""
+        """The transaction in a record of its state; ``None`` if it is not open."""
         _, producer, epoch, timeout, state = _VALUE.unpack_from(value)
         if state not in _OPEN:
             return None
@@ -52,7 +52,7 @@ class OpenTransaction:
 
 
 def client_settings(bootstrap: str, properties: str = "") -> dict[str, str]:
-    """The client's settings of ``properties``, the text of a file with ``name=value`` lines. Raises ``Misconfigured``."""
+    """The client's settings from ``properties``, the text of a file with ``name=value`` lines. Raises ``Misconfigured``."""
     lines = (line.strip() for line in properties.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith(("#", "!")))
     settings = {name.strip().removeprefix(PREFIX): value.strip() for name, _, value in pairs}
@@ -84,7 +84,7 @@ def end_transaction(config: Mapping[str, str], transactional_id: str) -> None:
 
 
 def report(config: Mapping[str, str], prefix: str, *, abort: bool) -> Iterator[str]:
-    """A line for each open transaction; with ``abort``, after it was ended."""
+    """A line for each open transaction; with ``abort`` it first ends the transaction."""
     try:
         transactions = open_transactions(config, prefix)
     except Fatal:
@@ -102,7 +102,7 @@ def report(config: Mapping[str, str], prefix: str, *, abort: bool) -> Iterator[s
 
 
 def _records(config: Mapping[str, str]) -> Iterator[tuple[bytes, bytes | None, int]]:
-    """Key, value and time of all records in the topic of states."""
+    """Key, value and time of all records in the topic of transaction states."""
     own = {"group.id": "connectors-transactions", "enable.auto.commit": False, "enable.partition.eof": True}
     quiet = {"fetch.wait.max.ms": 10, "error_cb": lambda _: None}
     reader = client().Consumer({**connection_config(config), **own, **quiet})

@@ -1,8 +1,8 @@
-"""Positions of the Kafka source: the next offset of each partition, and where a batch begins if not at the last one's end.
+"""Positions of the Kafka source: the next offset of each partition, and batch starts that are not the last batch's end.
 
 As JSON: ``{"topics": {name: {"at": {partition: next offset}, "from": {partition: offset}, "id": topic id}}, "cut": {…}}``.
-``from`` holds what only the driver could know: the first offset of a new partition, or the first one after a loss. ``cut`` says
-how the range is cut into splits, so that a replay has the same splits, even if the options have changed.
+``from`` holds offsets that only the driver could know: the first of a new partition, or the first after a loss. ``cut`` says
+how the range is cut into splits, so that a replay has the same splits even if the options have changed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def partition_name(partition: Partition) -> str:
 
 @dataclass(frozen=True)
 class OffsetRange(Split):
-    """The offsets ``first`` up to, not including, ``end`` of one partition. Not every offset is a record.
+    """The offsets ``first`` up to, not including, ``end`` of one partition. Not every offset has a record.
 
-    A topic that was created anew has another ``topic_id``, and other records at the same offsets.
+    A recreated topic has another ``topic_id``, and other records at the same offsets.
     """
 
     topic: str
@@ -45,9 +45,9 @@ class OffsetRange(Split):
 
 @dataclass(frozen=True)
 class KafkaPosition:
-    """A position by partition: the next offsets ``at``, and ``begins`` where a batch does not begin at the last one's end.
+    """A position by partition: the next offsets ``at``, and ``begins`` if a batch does not begin at the last one's end.
 
-    ``ids`` are those of topics, where the brokers know them.
+    ``ids`` has the ids of topics, if the brokers have ids.
     """
 
     at: Offsets
@@ -79,7 +79,7 @@ def _offsets(topics: Mapping[str, Any], kind: str) -> dict[Partition, int]:
 
 
 def offset_ranges(start: Position, end: Position) -> Iterator[OffsetRange]:
-    """The splits between two positions, in the order of topics and partitions. ``end`` says how they are cut."""
+    """The splits between two positions, in the order of topics and partitions. ``end`` says how to cut them."""
     before, after = KafkaPosition.of(start).at, KafkaPosition.of(end)
     whole = []
     for partition, last in sorted(after.at.items()):

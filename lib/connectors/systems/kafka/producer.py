@@ -1,4 +1,4 @@
-"""Producers: they take columns of records in their order, and keep back the records that a topic would refuse."""
+"""Producers: they take columns of records in order, and hold back records that a topic would refuse."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _CHUNK_BYTES: Final = 32 << 20
 _POLL_SECONDS: Final = 0.02
 _FLUSH_SECONDS: Final = 5.0
 _SINGLE: Final = frozenset({"headers", "topic", "timestamp", "partition"})
-"""Columns for which records are sent one at a time: calls for whole batches ignore them or do not take them."""
+"""Records with these columns are sent one at a time: calls for whole batches ignore or refuse the columns."""
 
 
 class RecordFeeder:
-    """Gives records to ``producer``, for ``topic`` unless they have a column of that name.
+    """Passes records to ``producer``, for ``topic`` unless they have a column of that name.
 
     ``patience`` is how long the queue may stay full, in seconds.
     """
@@ -55,7 +55,7 @@ class RecordFeeder:
         self._native = NativeProducer.of(producer) if "transactional.id" in config else None
 
     def feed(self, records: pa.RecordBatch, rejects: Rejects) -> int:
-        """Queues ``records`` and returns how many; those that their topic cannot take go to ``rejects``."""
+        """Queues ``records`` and returns their number; records that their topic cannot take go to ``rejects``."""
         size = sizes(records)
         bad = self._refusals(records, size)
         if bad:
@@ -93,7 +93,7 @@ class RecordFeeder:
             produce(row.get("topic") or self.topic, row["value"], row.get("key"), **more)
 
     def _refusals(self, records: pa.RecordBatch, size: Any) -> dict[int, str]:
-        """The numbers of the records that their topic cannot take, and why."""
+        """The row numbers of records that their topic cannot take, and why."""
         if "topic" not in records.schema.names:
             return self._refusals_of(str(self.topic), records, size, np.arange(records.num_rows))
         bad: dict[int, str] = {}
@@ -104,12 +104,12 @@ class RecordFeeder:
         return bad
 
     def _refusals_of(self, name: str, records: pa.RecordBatch, size: Any, rows: Any) -> dict[int, str]:
-        """The refusals among ``rows``, which are for the topic ``name``. It looks the topic up again before the first one."""
+        """The refusals among ``rows``, which are for the topic ``name``. Looks the topic up again before it refuses any."""
         topic = self.topics[name]
         if topic.largest >= self._batch_size and not self._misfits(topic, records, size, rows):
             return {}
         topic = self.topics.look_up(name)
-        self.producer.list_topics(name, timeout=self.patience)  # the producer refuses partitions that it does not know
+        self.producer.list_topics(name, timeout=self.patience)  # the producer refuses unknown partitions
         if topic.largest < self._batch_size:
             text = f"{self._batch_size} is above max.message.bytes of the topic {name} ({topic.largest}); lower the option."
             raise Misconfigured("connectors.kafka", [Problem("kafka.batch.size", text)])
@@ -129,7 +129,7 @@ class RecordFeeder:
         return bad
 
     def wait_for_room(self, count: int, size: int = 0) -> None:
-        """Waits before a chunk, never inside: after a refused record, later ones of the same key would overtake it."""
+        """Waits before a chunk, never inside: after a refused record, later records of its key would overtake it."""
         deadline = machine.monotonic() + self.patience
         is_full = self._queued_bytes + size > self._max_bytes * 3 // 4
         while len(self.producer) and (is_full or len(self.producer) + count > self._max_messages):
@@ -142,8 +142,8 @@ class RecordFeeder:
 class NativeProducer:
     """Queues records by the client's C functions, straight from Arrow's memory.
 
-    There is no report for a single record that fails; the commit of its transaction fails. The partition is that of Kafka's
-    own partitioner: in a transaction, the library does not send records that name their partition.
+    A single failed record has no report; the commit of its transaction fails. Kafka's own partitioner chooses the partition:
+    in a transaction, the library does not send records that name their partition.
     """
 
     def __init__(self, producer: Any, functions: NativeLibrary, handle: int) -> None:
@@ -153,13 +153,13 @@ class NativeProducer:
 
     @classmethod
     def of(cls, producer: Any) -> NativeProducer | None:
-        """``None`` where the C functions cannot be used."""
+        """A native producer on ``producer``; ``None`` if the C functions cannot be used."""
         functions = library()
         handle = functions.handle(producer) if functions is not None else None
         return cls(producer, functions, handle) if functions is not None and handle is not None else None
 
     def produce(self, topic: str, records: pa.RecordBatch) -> None:
-        """Queues all of ``records``, for which there must be room. Raises ``Transient`` if one was refused."""
+        """Queues all ``records``, for which there must be room. Raises ``Transient`` if one was refused."""
         messages = np.zeros(records.num_rows, MESSAGE)
         columns = []  # the addresses point into these arrays, which must live on
         for side, address, length in (("key", "key", "key_len"), ("value", "payload", "len")):
@@ -192,7 +192,7 @@ def _chunks(size: Any, max_records: int, max_bytes: int) -> list[tuple[int, int]
 
 
 class StagingWriter(StageWriter):
-    """Serializes rows and puts the records into a file, for the driver to send in one transaction."""
+    """Serializes rows into a file of records, which the driver sends in one transaction."""
 
     def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
         self.serializer = Serializer(sink.values, schema)
@@ -206,7 +206,7 @@ class StagingWriter(StageWriter):
 
 
 class SendingWriter(SinkWriter):
-    """Sends rows at once, without a transaction. They have arrived when the task ends; a second attempt sends them again."""
+    """Sends rows without a transaction. They have arrived when the task ends; a second attempt sends them again."""
 
     def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
         self.serializer = Serializer(sink.values, schema)
@@ -256,7 +256,7 @@ class PooledProducer:
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
-        """An error inside closes the producer, and is raised as an error of this library."""
+        """Closes the producer on an error inside, and raises it as an error of this library."""
         try:
             yield
         except client().KafkaException as error:
@@ -267,11 +267,11 @@ class PooledProducer:
             raise
 
     def give_back(self) -> None:
-        """Keeps the producer for the next task. All records must have arrived."""
+        """Returns the producer to the pool for the next task. All records must have arrived."""
         PRODUCERS.give_back(self._key, self)
 
     def abort(self) -> None:
-        """Drops the records that were not sent yet, and closes the producer."""
+        """Drops unsent records and closes the producer."""
         if self.producer is not None:
             with contextlib.suppress(Exception):
                 self.producer.purge()

@@ -1,7 +1,7 @@
 """The task's side of the Kafka source: ranges of offsets as Arrow record batches.
 
-A reader has a consumer of the process's pool. A fetcher takes the records of one partition out of it: by the client's C
-functions (:mod:`.native`), or by the plain Python client.
+A reader takes a consumer from the process's pool. A fetcher takes the records of one partition from the consumer, with the
+client's C functions (:mod:`.native`) or with the plain Python client.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _log = logging.getLogger("connectors.kafka")
 _EOF: Final = "_PARTITION_EOF"
 _BATCH_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.1
-"""The longest wait of one fetch, in seconds: so soon is the end of a partition noticed behind the last record."""
+"""The longest wait of one fetch, in seconds: after so long a reader notices the partition's end after the last record."""
 _SETTLE_SECONDS: Final = 5.0
-"""Silence at the end of a partition that should be longer, before it counts as shrunk."""
+"""The seconds of silence after which a partition that ends too early counts as shrunk."""
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 
@@ -46,14 +46,14 @@ class PooledConsumer:
         self.consumer = new_client("Consumer", config, self.reports)
 
     def check(self, failure: str) -> None:
-        """Raises the last error if waiting does not heal it, such as a wrong password."""
+        """Raises the last error if waiting does not cure it, such as a wrong password."""
         for name, text in self.reports.errors[-1:]:
             error = connector_error(name, text, failure)
             if isinstance(error, Fatal):
                 raise error
 
     def give_back(self) -> None:
-        """Keeps the consumer for the next task."""
+        """Returns the consumer to the pool for the next task."""
         self.consumer.unassign()
         CONSUMERS.give_back(self.key, self)
 
@@ -65,7 +65,7 @@ CONSUMERS: Final = ClientPool(PooledConsumer.close)
 
 
 def take_consumer(config: Mapping[str, str], use: str) -> PooledConsumer:
-    """A consumer with these settings that was used in the same way before, or a new one."""
+    """A pooled consumer with these settings and the same ``use``, or a new one."""
     key = f"{use} {digest(dumps(dict(config)))}"
     consumer = CONSUMERS.take(key)
     if consumer is None:
@@ -76,7 +76,7 @@ def take_consumer(config: Mapping[str, str], use: str) -> PooledConsumer:
 
 @dataclass(frozen=True)
 class ConsumerEvent:
-    """A message that is no record: an error by its name, or the end of the partition."""
+    """A message that is no record: an error by name, or the end of the partition."""
 
     name: str
     text: str
@@ -101,7 +101,7 @@ class FetchedRecords:
 
 
 class PlainFetcher:
-    """Takes records by the Python client, which gives all columns."""
+    """Takes records with the Python client, which has all columns."""
 
     def __init__(self, consumer: Any, split: OffsetRange, columns: Sequence[str]) -> None:
         self.consumer = consumer
@@ -128,7 +128,7 @@ class PlainFetcher:
 
 
 class NativeFetcher(PlainFetcher):
-    """Takes records by the C functions, from a queue of this partition alone, on which the client calls no callbacks."""
+    """Takes records with the C functions, from a queue for this partition only; the client calls no callbacks for it."""
 
     def __init__(
         self, consumer: Any, split: OffsetRange, columns: Sequence[str], functions: NativeLibrary, handle: int
@@ -181,7 +181,7 @@ class NativeFetcher(PlainFetcher):
         return (timestamp(pointer, None) for pointer in pointers.tolist())
 
     def time_types(self, pointers: npt.NDArray[np.uint64]) -> Iterator[int]:
-        """Whose time it is: the producer's (0), the broker's (1), none (-1)."""
+        """The source of each time: the producer (0), the broker (1), none (-1)."""
         kind = ctypes.c_int()
         for pointer in pointers.tolist():
             self.functions.message_timestamp(pointer, ctypes.byref(kind))
@@ -193,15 +193,15 @@ class NativeFetcher(PlainFetcher):
 
 
 def native_library(columns: Sequence[str]) -> NativeLibrary | None:
-    """The client's C functions, where they can be used and give all of ``columns``."""
+    """The client's C functions, if they can be used and have all ``columns``."""
     return library() if set(columns) <= _NATIVE_COLUMNS.keys() and hasattr(pa, "binary_view") else None
 
 
 def fetcher_for(consumer: Any, split: OffsetRange, columns: Sequence[str]) -> PlainFetcher:
     """The fastest fetcher for these columns that works on this machine.
 
-    A consumer that the functions have used is of no use to the plain client: the partition's queue is not forwarded again,
-    so the client would find no records.
+    The plain client cannot use a consumer after the functions have used it: the partition's queue is not forwarded again, so
+    the client would find no records.
     """
     functions = native_library(columns)
     handle = functions.handle(consumer) if functions is not None else None
@@ -230,7 +230,7 @@ _PLAIN_COLUMNS: Final[Mapping[str, Callable[[OffsetRange, Sequence[Any]], pa.Arr
     "timestampType": lambda _, messages: pa.array([message.timestamp()[0] - 1 for message in messages], pa.int32()),
     "headers": lambda _, messages: pa.array([_headers(message) for message in messages], HEADERS),
 }
-"""Each column from the client's messages."""
+"""How to make each column from the client's messages."""
 
 _NATIVE_COLUMNS: Final[Mapping[str, Callable[[NativeFetcher, Any, Any], pa.Array]]] = {
     "key": lambda _, messages, __: binary_at(messages["key"], messages["key_len"]),
@@ -241,13 +241,13 @@ _NATIVE_COLUMNS: Final[Mapping[str, Callable[[NativeFetcher, Any, Any], pa.Array
     "timestamp": lambda fetcher, _, pointers: _timestamps(np.fromiter(fetcher.times(pointers), np.int64, len(pointers))),
     "timestampType": lambda fetcher, _, pointers: pa.array(fetcher.time_types(pointers), pa.int32()),
 }
-"""Each column from message structs, which have no headers."""
+"""How to make each column from message structs, which have no headers."""
 
 
 class KafkaReader(SeekingReader[OffsetRange]):
-    """Reads by position: a range ends at its last offset, at a record behind it, or at the end of the partition.
+    """Reads a range of offsets. It ends at its last offset, at a record after that, or at the end of the partition.
 
-    Offsets do not count records: markers of transactions, aborted records and compacted ones leave holes.
+    Offsets do not count records: transaction markers, aborted records and compacted records leave gaps.
     """
 
     def __init__(self, config: Mapping[str, str], columns: Sequence[str], fail: bool, patience: float) -> None:
@@ -271,7 +271,7 @@ class KafkaReader(SeekingReader[OffsetRange]):
         return take_consumer(self.config, "functions" if native_library(self.columns) else "plain")
 
     def read_after(self, split: OffsetRange, position: int | None) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """A position is the offset that comes next."""
+        """As in the base class; a position is the next offset."""
         offset = split.first if position is None else position
         consumer = self._consumer = self._consumer or self._take_consumer()
         failure = f"{split.name} cannot be read at offset {offset}"
@@ -299,7 +299,7 @@ class KafkaReader(SeekingReader[OffsetRange]):
                 fetcher.close()
 
     def _after_event(self, split: OffsetRange, event: ConsumerEvent, offset: int) -> int:
-        """The offset to go on with after an event that is no record."""
+        """The offset to continue from after an event that is no record."""
         if event.name == _EOF:
             return max(offset, event.offset)
         error = connector_error(event.name, event.text, f"{split.name} cannot be read at offset {offset}")
@@ -308,7 +308,7 @@ class KafkaReader(SeekingReader[OffsetRange]):
         raise error
 
     def _after_silence(self, consumer: PooledConsumer, split: OffsetRange, offset: int, seconds: float) -> int:
-        """The offset to go on with when the consumer gave nothing for ``seconds``."""
+        """The offset to continue from after the consumer gave nothing for ``seconds``."""
         failure = f"{split.name} gave nothing at offset {offset}, before {split.end}"
         consumer.check(failure)
         if seconds > _SETTLE_SECONDS and self._watermarks(split)[1] < split.end:
@@ -319,7 +319,7 @@ class KafkaReader(SeekingReader[OffsetRange]):
         return offset
 
     def _after_loss(self, split: OffsetRange, offset: int, *, gone: bool = False) -> int:
-        """The first offset that exists. Raises ``DataLoss`` unless the user takes a loss."""
+        """The first existing offset. Raises ``DataLoss`` unless the user accepts a loss."""
         low, high = self._watermarks(split)
         if gone and high:
             raise Transient(f"{split.name} is not known to the broker that was asked")

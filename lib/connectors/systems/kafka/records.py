@@ -1,4 +1,4 @@
-"""From the rows of a query to the columns of Kafka records: topic, key, value, partition, timestamp and headers, in Arrow."""
+"""Turns the rows of a query into columns of Kafka records, in Arrow: topic, key, value, partition, timestamp, headers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _KINDS: Final[dict[str, pa.DataType]] = {
     "headers": HEADERS,
 }
 _FRAME_BYTES: Final = 82
-"""The size of a batch of one record without key, value and headers, and a few more: lengths take up to 5 bytes each."""
+"""At least the size of a batch of one record without key, value and headers; lengths take up to 5 bytes each."""
 
 
 class Serializer:
-    """Makes the columns of records. Raises ``Misconfigured`` for a frame without the columns that it needs."""
+    """Makes the columns of records. Raises ``Misconfigured`` for a frame without the necessary columns."""
 
     def __init__(self, values: Values, schema: pa.Schema) -> None:
         self.values = values
@@ -45,7 +45,7 @@ class Serializer:
             raise Misconfigured("connectors.kafka", problems)
 
     def _unwritable(self) -> Iterator[Problem]:
-        """The problems of columns of which no row has bytes: without them, ``errors=skip`` would leave out every row."""
+        """The problems of columns that have bytes in no row; with ``errors=skip`` every row would be left out."""
         for side, form in self._formats.items():
             schema = f"{side}.avroSchema"
             try:
@@ -71,7 +71,7 @@ class Serializer:
         return pa.RecordBatch.from_pydict(columns)
 
     def _encoded(self, side: Side, rows: pa.RecordBatch, rejects: Rejects) -> tuple[pa.RecordBatch, Array, Array]:
-        """The rows that have bytes, the bytes, and a mask of these rows among ``rows``."""
+        """The rows with bytes, their bytes, and a mask of these rows in ``rows``."""
         encode, column = self._formats[side].encode, rows.column(side)
         try:
             return rows, encode(column), pa.array(keep_mask(rows))
@@ -102,7 +102,7 @@ class Serializer:
 
 
 def sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The size in bytes of each record in a batch of its own, at most."""
+    """The most bytes that each record takes in a batch of its own."""
     total = np.full(records.num_rows, _FRAME_BYTES, np.int64)
     for side in ("key", "value"):
         if side in records.schema.names:
@@ -121,7 +121,7 @@ def _lengths(column: Array) -> npt.NDArray[Any]:
 
 
 def last_of_each_key(records: pa.Table) -> pa.Table:
-    """The last record of each key in each topic: by ``order`` if there is such a column, else by position.
+    """The last record of each key in each topic: by the column ``order`` if there is one, else by position.
 
     The records stay in the order of their positions.
     """
@@ -142,7 +142,7 @@ def last_of_each_key(records: pa.Table) -> pa.Table:
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:
-    """A record for people: bytes that are text, as text."""
+    """A record for people: bytes become text if they are text."""
     return {name: _text(cell) if isinstance(cell, bytes) else cell for name, cell in row.items()}
 
 
@@ -180,7 +180,7 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
 
 
 def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) -> Iterator[Problem]:
-    """The problems of a frame with the columns ``schema``, which keep its rows from being records."""
+    """The problems of a frame with the columns ``schema`` that prevent its rows from becoming records."""
     if "value" not in schema.names:
         text = "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
         yield Problem("value", text)

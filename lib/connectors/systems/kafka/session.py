@@ -1,7 +1,7 @@
-"""The session of a transactional id: its producer, and the ledger as that producer may rely on it.
+"""The session of a transactional id: its producer, and a ledger on which that producer can rely.
 
-Kafka decides who may write. ``init_transactions`` ends the open transaction of an earlier producer of the same id, and fences
-that producer. What a session reads from the ledger afterwards stays true until its commit, or its commit fails.
+Kafka decides who may write. ``init_transactions`` ends the open transaction of an earlier producer with the same id, and
+fences that producer. The ledger that a session reads afterwards stays valid until its commit, or its commit fails.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from .producer import RecordFeeder
 
 _CALL_SECONDS: Final = 5.0
 _GRACE: Final = 3.0
-"""Seconds that a call may take beyond its timeout before the client counts as stuck."""
+"""The seconds beyond its timeout after which a call counts as stuck."""
 _CONNECT_SECONDS: Final = 1.0
 _LEDGER: Final = "ledgerTopic"
 _OUTAGE: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _MAX_IDLE: Final = 64
-"""Idle sessions of a process; each has two clients with threads of their own, and a process has room for 1,024 clients."""
+"""The most idle sessions of a process. Each has two clients with their own threads; a process has room for 1,024 clients."""
 _log = logging.getLogger("connectors.kafka")
 
 _sessions: OrderedDict[tuple[int, TransactionSettings], KafkaSession] = OrderedDict()
-"""The sessions of each process, the one used last at the end. A forked process can neither use nor close its parent's.
+"""The sessions of each process, the last used at the end. A forked process can neither use nor close its parent's sessions.
 
-This is no pool: a second session with the same transactional id fences the first one. That holds for threads, too: of two in
-one session, the later would commit what it has decided by a ledger that the other has changed since.
+This is no pool: a second session with the same transactional id fences the first. Each thread has its own sessions too: of two
+threads in one session, the later would commit a decision from a ledger that the other has changed since.
 """
 _lock = threading.Lock()
 
 
 def open_session(settings: TransactionSettings) -> KafkaSession:
-    """The session of this thread, a new one if there is none. Closes the sessions that were idle for longest."""
+    """The session of this thread, or a new one. Closes the sessions that have been idle for longest."""
     key = (os.getpid(), settings)
     with _lock:
         if is_cached(settings):
@@ -94,9 +94,9 @@ class KafkaSession:
         return {**own, **producer_config(config, self.topics.largest_record(settings.topic), self._reports)}
 
     def _connect(self) -> None:
-        """Connects before the client looks for its coordinator: without a connection it tries again only after 0.5 s.
+        """Connects before the client looks for its coordinator: without a connection it would retry only after 0.5 s.
 
-        The client drops its first connection after the first answer, and keeps the second one.
+        The client drops its first connection after the first answer, and keeps the second.
         """
         if self.settings.topic:
             with contextlib.suppress(client().KafkaException):
@@ -109,9 +109,9 @@ class KafkaSession:
             return self._ledger.read(*partitions)
 
     def begin(self, ledger: LedgerState) -> None:
-        """Opens a transaction and writes ``ledger``, the ledger as it is.
+        """Opens a transaction and writes ``ledger``, the present ledger.
 
-        That raises :class:`~.errors.Fenced`, before any record is sent, if another producer has taken over.
+        If another producer has taken over, this raises :class:`~.errors.Fenced` before any record is sent.
         """
         self._began = machine.monotonic()
         self.in_transaction = True
@@ -123,7 +123,7 @@ class KafkaSession:
         self._add_offset(ledger)
 
     def feeder(self) -> RecordFeeder:
-        """A feeder that puts records into the open transaction."""
+        """A feeder that adds records to the open transaction."""
         return RecordFeeder(self.producer, self.config, self.topics, self.settings.topic, self.settings.patience)
 
     def commit(self, ledger: LedgerState) -> float:
@@ -161,9 +161,9 @@ class KafkaSession:
 
     @contextlib.contextmanager
     def guarded(self, failure: str, topic: str = "topic") -> Iterator[None]:
-        """An error inside aborts the open transaction, closes the session, and is raised as an error of this library.
+        """On an error inside, aborts the open transaction, closes the session, and raises an error of this library.
 
-        ``topic`` is the option of the topic that the calls inside are about.
+        ``topic`` is the option that names the topic of the calls inside.
         """
         try:
             yield
@@ -176,7 +176,7 @@ class KafkaSession:
             raise
 
     def _until(self, call: Callable[[float], Any], failure: str, topic: str = "topic") -> None:
-        """Repeats ``call`` while the client says that it may be repeated, for ``patience`` seconds."""
+        """Repeats ``call`` for ``patience`` seconds, while the client says that it may be retried."""
         deadline = machine.monotonic() + self.settings.patience
         while True:
             try:
@@ -201,8 +201,8 @@ class KafkaSession:
     def _failed(self, error: ConnectorError) -> ConnectorError:
         """Closes the session, and returns the error to raise.
 
-        That is ``error``, unless the client says at the end that the producer is fenced. Then it is the expiry of a transaction
-        that took too long, which the client reports as a fence; else :func:`fenced` in place of an outage.
+        That is ``error``, unless the client finally says that the producer is fenced. Then it is the expiry of a transaction
+        that took too long, which the client also reports as a fence; else :func:`fenced` instead of an outage.
         """
         seconds = machine.monotonic() - self._began if self.in_transaction else 0.0
         is_fenced = self.abort() in FENCED or isinstance(error, Fenced)
@@ -211,7 +211,7 @@ class KafkaSession:
         return fenced(error.message) if is_fenced and type(error) is Transient else error
 
     def _expiry(self, seconds: float) -> ConnectorError:
-        """A transaction that took too long would do so again, unless an outage has delayed it."""
+        """The error of an expired transaction: it would take too long again, unless an outage has delayed it."""
         maximum = transaction_maximum(dict(self.settings.config))
         limit = f"at most {maximum / 1000:g} s, by its" if maximum else "no more than its"
         message = f"the transaction was open for {seconds:.0f} s; the broker ended it after {self.settings.timeout:g} s"
@@ -223,9 +223,9 @@ class KafkaSession:
         return kind(f"{message} (transactionTimeout)", connector="connectors.kafka", way_out=way_out)
 
     def abort(self) -> str:
-        """Ends the open transaction, so that readers do not wait for it, and closes the session.
+        """Aborts the open transaction, so that readers do not wait for it, and closes the session.
 
-        Returns the name of the client's error if it could not, such as that of a fence.
+        If it cannot, returns the name of the client's error, such as that of a fence.
         """
         self._leave_cache()
         self._leave_transaction()
@@ -254,9 +254,9 @@ class KafkaSession:
 
 
 def _call_in_time(call: Callable[[], Any], seconds: float) -> None:
-    """Raises :class:`Stuck` if ``call`` does not return in time, and leaves it to its thread.
+    """Runs ``call`` in a thread; raises :class:`Stuck` and leaves the thread if it does not return in time.
 
-    After a broker was restarted, the client may wait for the old one forever, whatever its timeout.
+    After the restart of a broker, the client may wait forever for the old one, whatever its timeout.
     """
     done: Future[None] = Future()
 

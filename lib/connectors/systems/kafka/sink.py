@@ -1,4 +1,4 @@
-"""``connectors.kafka``, the sink: its options, its columns, and what it promises."""
+"""``connectors.kafka``, the sink: its options, its columns and its guarantee."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
 
 SCHEME: Final = "kafka://"
-"""The beginning of an address of brokers, where a command takes several kinds of addresses."""
+"""The prefix of a broker address in commands that take several kinds of addresses."""
 _PATIENCE_SECONDS: Final = 120.0
 _TRANSACTIONS: Final = "transactionalIdPrefix: it needs exactly-once"
 _NO_TRANSACTIONS: Final = "guarantee=at-least-once: it needs exactly-once"
@@ -53,7 +53,7 @@ _OWN_SETTINGS: Final = {
 
 
 class KafkaSink(FrameSink):
-    """Writes records to topics of Kafka, whole batches in one transaction.
+    """Writes records to Kafka topics, each batch in one transaction.
 
     Columns: ``value`` (string or binary; null is a tombstone), and optional ``key``, ``topic``, ``partition`` (int; else by
     the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). The sink
@@ -64,11 +64,11 @@ class KafkaSink(FrameSink):
 
     Guarantee: exactly-once for readers with ``isolation.level=read_committed``; other readers also see aborted
     records. Without ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 readers see a
-    batch slot by slot, and the query must give the same rows when it runs again: one that is known not to is refused.
+    batch slot by slot, and a replay must give the same rows: the sink refuses a query that is known not to.
 
-    The names of all transactional ids, and of the ledger's consumer group, begin with ``transactionalIdPrefix`` and a hyphen.
-    ACLs must allow that prefix: beside the ids of the sink and its slots there are ``-note``, for batches without rows, and
-    for each ``txnAppId`` ids of its own behind ``-<digest>``.
+    All transactional ids, and the ledger's consumer group, begin with ``transactionalIdPrefix`` and a hyphen. ACLs must allow
+    that prefix: in addition to the ids of the sink and its slots there are ``-note``, for batches without rows, and ids
+    behind ``-<digest>`` for each ``txnAppId``.
     """
 
     name = "kafka"
@@ -112,7 +112,7 @@ class KafkaSink(FrameSink):
     conditions = "transactionalIdPrefix; readers with read_committed"
     rejects_rows = True
     driver_bytes: ClassVar[int] = 1 << 20
-    """The size of a batch of ``foreach_batch`` up to which the driver sends it; Spark returns so much with a task's result."""
+    """The driver sends a batch of ``foreach_batch`` up to this size; Spark returns so much with a task's result."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -144,7 +144,7 @@ class KafkaSink(FrameSink):
         return str(self.values["sinkId"] or self.values["transactionalIdPrefix"] or super().sink_id())
 
     def config(self) -> dict[str, str]:
-        """The client's settings, from the options of the user."""
+        """The client's settings from the user's options."""
         return client_config(self.values)
 
     def patience(self) -> float:
@@ -167,7 +167,7 @@ class KafkaSink(FrameSink):
         return int(self.values["slots"]) > 1
 
     def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
-        """Raises ``Misconfigured`` if a replay may give other rows: slots that are written keep theirs."""
+        """Raises ``Misconfigured`` if a replay may give other rows, since written slots keep their rows."""
         if self.values["slots"] > 1 and not is_deterministic():
             text = (
                 "above 1 needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a "

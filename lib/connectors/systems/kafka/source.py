@@ -1,4 +1,4 @@
-"""``connectors.kafka``, the source: its options, its columns, and what it promises."""
+"""``connectors.kafka``, the source: its options, its columns and its guarantee."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class KafkaSource(Source):
     Columns as Spark's own: ``key`` and ``value`` (binary, or what their formats give), ``topic``, ``partition``, ``offset``,
     ``timestamp``, ``timestampType``, and with ``includeHeaders`` ``headers``.
 
-    Guarantee: exactly-once. Offsets are in the checkpoint; those of the group are only read at the very first start.
-    New partitions are read from their first record, whatever the start was.
+    Guarantee: exactly-once. Offsets are in the checkpoint; the source reads the group's offsets only at the very first start.
+    It reads new partitions from their first record, whatever the start was.
     """
 
     name = "kafka"
@@ -136,11 +136,11 @@ class KafkaSource(Source):
 
     @property
     def publishes(self) -> bool:
-        """True if the offsets of a batch become those of the group."""
+        """True if the source commits the offsets of a batch for the group."""
         return bool(self.streaming and self.values["kafka.group.id"] and self.values["commitOffsets"])
 
     def cut(self) -> dict[str, int]:
-        """The settings that cut a range into more splits than one per partition; the position keeps them."""
+        """The settings that cut a range into more than one split per partition; the position records them."""
         least = max(self.values["minPartitions"] or 0, self.values["numPartitions"] or 0)
         most = self.values["maxRecordsPerPartition"]
         return {**({"least": least} if least else {}), **({"most": most} if most else {})}
@@ -177,7 +177,7 @@ class KafkaSource(Source):
         return FormatEmitter(f"connectors.{self.name}", self.values, schema, _POSITION, self._headers)
 
     def _headers(self, records: pa.RecordBatch, split: Split) -> Sequence[Any]:
-        """The headers of bad records, in a second read: a first read with headers takes twice as long."""
+        """The headers of bad records, from a second read, since a first read with headers takes twice as long."""
         offsets = records.column("offset").to_pylist()
         if not isinstance(split, OffsetRange) or not offsets:
             return [None] * len(offsets)
@@ -197,7 +197,7 @@ class KafkaSource(Source):
 
 
 def _translated(typed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Translates the options of Spark's source whose values have another unit in this library."""
+    """Translates options of Spark's source whose values have another unit in this library."""
     for name, value in typed.items():
         if name.lower() == "fetchoffset.retryintervalms":
             yield "retry.initialBackoff", f"{value}ms"

@@ -1,4 +1,4 @@
-"""The start and the end of a query over Kafka: the options that say so, and the offsets that they mean in a cluster."""
+"""The start and the end of a query over Kafka: the options, and the offsets that they mean in a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .cluster import Cluster, KafkaHead
 from .positions import Partition, partition_name
 
 LATEST, EARLIEST = -1, -2
-"""Kafka's own numbers for the two, as Spark takes them in JSON."""
+"""Kafka's numbers for both, which Spark also takes in JSON."""
 
 NumbersByTopic = dict[str, dict[str, int]]
 """Numbers by topic and partition, as JSON has them."""
@@ -96,7 +96,7 @@ def _by_partition(topics: NumbersByTopic) -> dict[Partition, int]:
 class QueryBound:
     """The start or end of a query: ``word`` earliest, latest or committed; or ``offsets``; or ``times`` in milliseconds.
 
-    ``option`` is the option that says so, for messages.
+    ``option`` is the option that sets it, for messages.
     """
 
     word: str | None = None
@@ -106,7 +106,7 @@ class QueryBound:
 
 
 def start_of(values: Values, *, streaming: bool) -> QueryBound:
-    """The start of a new query. If several options say so, the one that Spark would take wins."""
+    """The start of a new query. If several options set it, the one that Spark would take wins."""
     default = QueryBound("latest" if streaming else "earliest", option="startingOffsets")
     return _bound(values, "starting") or default
 
@@ -129,7 +129,7 @@ def _bound(values: Values, side: str) -> QueryBound | None:
 
 
 def check_bounds(values: Values, *, streaming: bool) -> Iterator[Problem]:
-    """The problems of a start and an end in a stream or a batch, beyond each by itself."""
+    """The problems of a start and an end in a stream or a batch, apart from those of a single option."""
     start, end = start_of(values, streaming=streaming), values["endingOffsets"]
     if not streaming and (start.word == "latest" or LATEST in (start.offsets or {}).values()):
         text = "must not be latest in a batch, which would be empty; give earliest or offsets."
@@ -143,7 +143,7 @@ def check_bounds(values: Values, *, streaming: bool) -> Iterator[Problem]:
 
 
 def topic_names(values: Values, cluster: Cluster) -> list[str]:
-    """The topics to read, whether they exist or not; for a pattern the topics that exist."""
+    """The topics to read, whether they exist or not; for a pattern the existing topics that match."""
     if values["subscribePattern"] is not None:
         pattern = re.compile(values["subscribePattern"])
         return [name for name in cluster.names() if pattern.fullmatch(name)]
@@ -216,7 +216,7 @@ class StartOffsets:
             raise Misconfigured("connectors.kafka", [Problem(option, f"{', '.join(missing)} does not exist{hint}")])
 
     def _require_all(self, bound: QueryBound, numbers: Mapping[Partition, int] | int | None) -> None:
-        """Raises unless ``numbers`` has every partition that is read, and no other."""
+        """Raises unless ``numbers`` has exactly the partitions to read."""
         if not isinstance(numbers, Mapping):
             return
         missing = [partition_name(partition) for partition in sorted(self.head.last) if partition not in numbers]

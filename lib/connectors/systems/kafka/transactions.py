@@ -1,12 +1,11 @@
-"""Batches as transactions: rows become records, records go into a transaction, and the transaction into the ledger.
+"""Batches as transactions: turns rows into records, sends them in a transaction, and records it in the ledger.
 
-A batch is one transaction, which one task sends, or several: one for each *slot*, which as many tasks send side by side.
-
-A row belongs to a slot by its hash, never by its position. So a batch that Spark runs again has the same rows in each slot,
-and a slot that is committed is skipped. The sink's ledger entry names the *layout*: the number of slots of the pending
-batches, and the *run* of the query whose tasks may write them. It changes in a transaction, which fences every older driver.
-A task first opens the session of its slot, which ends the open transaction of an earlier attempt. Only then it reads the
-layout, and it stops if that names another run. A batch that may be written in part keeps its number of slots, whatever the
+A batch is one transaction, which one task sends, or several: one for each *slot*, which as many tasks send in parallel.
+A row belongs to a slot by its hash, never by its position. So a replayed batch has the same rows in each slot, and a
+committed slot is skipped. The sink's ledger entry names the *layout*: the number of slots of the pending batches, and the
+*run* of the query whose tasks may write them. The layout changes in a transaction, which fences every older driver.
+A task first opens the session of its slot, which ends the open transaction of an earlier attempt. Only then does it read the
+layout, and it stops if that names another run. A batch that may be partly written keeps its number of slots, whatever the
 option says now.
 """
 
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class TaskRecords:
-    """The rows of one task as records. It is false when there are no rows.
+    """The rows of one task as records. It is false if there are no rows.
 
-    ``count`` is the number of rows so far, rejected ones too.
+    ``count`` is the number of rows so far, including rejected ones.
     """
 
     def __init__(self, sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) -> None:
@@ -57,7 +56,7 @@ class TaskRecords:
             yield serializer.records(rows, self.rejects)
 
     def count_all(self) -> int:
-        """The number of all rows, which are read and not serialized."""
+        """Reads all rows without serializing them, and returns their number."""
         self.count += sum(rows.num_rows for rows in self._all())
         return self.count
 
@@ -66,7 +65,7 @@ class TaskRecords:
 
 
 class Delivery(NamedTuple):
-    """The number of rows, the seconds that the longest of their transactions was open, and how many rows were rejected."""
+    """The number of rows, the seconds that the longest of their transactions was open, and the number of rejected rows."""
 
     rows: int = 0
     seconds: float = 0.0
@@ -76,7 +75,7 @@ class Delivery(NamedTuple):
 class Transaction:
     """A transaction of batch ``number``: begun, fed with records, and committed with its ledger entry.
 
-    After :meth:`begin`, ``ledger`` is the ledger's state before the batch. ``entry`` is what is to be recorded.
+    After :meth:`begin`, ``ledger`` is the ledger's state before the batch. ``entry`` is the entry to record.
     """
 
     failure = "batch {} cannot be written"
@@ -92,10 +91,10 @@ class Transaction:
         self.ledger: LedgerState
 
     def begin(self) -> bool:
-        """Opens the transaction; false if the batch is committed already. Raises ``CommitRefused`` for a claim that is late.
+        """Opens the transaction; false if the batch is already committed. Raises ``CommitRefused`` for a late claim.
 
-        Spark gives batches to its workers in turns. Each of them keeps its session, and the one that wrote last has fenced
-        the others; brokers may have been restarted since. So a cached session may fail, and a new one is tried.
+        Spark gives batches to its workers in turn. Each worker keeps its session, and the last writer has fenced the others;
+        brokers may also have restarted since. So if a cached session fails, a new session is tried.
         """
         was_cached = is_cached(self._settings)
         self.session = open_session(self._settings)
@@ -113,28 +112,28 @@ class Transaction:
         return self.begin()
 
     def read_ledger(self) -> LedgerState:
-        """The ledger entry that this transaction changes. Raises an error if it must not."""
+        """The ledger entry that this transaction changes. Raises an error if it must not change it."""
         return self.session.read_ledger(SINK_PARTITION)[0]
 
     def send(self, records: Iterable[pa.RecordBatch], rejects: Rejects) -> int:
-        """Sends ``records`` and decides about ``rejects``. Returns the number of records."""
+        """Sends ``records``, and decides ``rejects``. Returns the number of records."""
         with self.session.guarded(self._failure):
             feeder = self.session.feeder()
             if self._keeps_last:
                 batches = list(records)
                 records = last_of_each_key(pa.Table.from_batches(batches)).to_batches() if batches else []
             count = sum(feeder.feed(batch, rejects) for batch in records)
-            rejects.decide()  # also without any: an earlier attempt may have left its own
+            rejects.decide()  # also without rejects: an earlier attempt may have left some
             return count
 
     def write(self, records: TaskRecords, layout: SlotLayout | None = None) -> Delivery:
-        """Sends the rows of a task, and commits them with their number."""
+        """Sends the rows of a task and commits them with their number."""
         self.send(records, records.rejects)
         seconds = self.commit(records.count, layout=layout)
         return Delivery(records.count, seconds, records.rejects.count)
 
     def commit(self, rows: int | None = None, layout: SlotLayout | None = None) -> float:
-        """Commits the records with the entry, which has as many ``rows``. Returns the seconds that the transaction was open."""
+        """Commits the records with the entry, which gets ``rows``. Returns the seconds that the transaction was open."""
         entry = self.entry if rows is None else replace(self.entry, rows=rows)
         with self.session.guarded(self._failure):
             return self.session.commit(self.ledger.with_entry(entry, layout))
@@ -156,7 +155,7 @@ class BatchTransaction(Transaction):
 
 
 class NoteTransaction(Transaction):
-    """Enters a batch without rows, in the note."""
+    """Records a batch without rows in the note."""
 
     failure = "batch {} cannot be recorded"
 
@@ -169,7 +168,7 @@ class NoteTransaction(Transaction):
 
 
 class SlotTransaction(Transaction):
-    """The rows of ``slot`` in ``batch``. ``ledger`` is the slot's own."""
+    """The rows of ``slot`` in ``batch``. ``ledger`` is the slot's."""
 
     def __init__(self, sink: KafkaSink, batch: Batch, slot: int, layout: SlotLayout) -> None:
         super().__init__(sink, Entry(batch.query, batch.number), slot + 1)
@@ -189,7 +188,7 @@ class SlotTransaction(Transaction):
 
 
 class LayoutTransaction(Transaction):
-    """Says which run writes the pending batches, and in how many slots. It has no rows."""
+    """Records which run writes the pending batches, and in how many slots. It has no rows."""
 
     failure = "the slots of batch {} cannot be recorded"
 
@@ -199,7 +198,7 @@ class LayoutTransaction(Transaction):
 
 
 class FinishTransaction(Transaction):
-    """Enters a batch whose slots are all committed in ``layout``. It has no rows."""
+    """Records a batch whose slots are all committed in ``layout``. It has no rows."""
 
     failure = "batch {} cannot be finished"
 
@@ -215,7 +214,7 @@ class FinishTransaction(Transaction):
 
 
 def send_batch(sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) -> Delivery:
-    """Sends a whole batch in one transaction. Called in the task that has all rows."""
+    """Sends a whole batch in one transaction. Called where all rows are, in a task or the driver."""
     records = TaskRecords(sink, batch, rows)
     if not records:  # an empty batch opens no transaction
         return Delivery()
@@ -235,7 +234,7 @@ class TransactionSlots:
         self._has_none = False
 
     def layout(self, batch: Batch) -> SlotLayout | Entry | None:
-        """The layout of a batch; its entry if it is committed; ``None`` if it is one transaction."""
+        """The layout of a batch; its entry if it is already committed; ``None`` if it is one transaction."""
         query, number = batch.query, batch.number
         if self._has_none:
             return None
@@ -266,7 +265,7 @@ class TransactionSlots:
         return transaction.write(records, layout)
 
     def finish(self, entry: Entry, layout: SlotLayout) -> None:
-        """Enters a batch whose slots are all written, with the layout of the next batch."""
+        """Records a batch whose slots are all written, with the layout of the next batch."""
         transaction = FinishTransaction(self.sink, entry, layout)
         if transaction.begin():
             transaction.commit(layout=replace(layout, slots=self._count) if self._count > 1 else None)

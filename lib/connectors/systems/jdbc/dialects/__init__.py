@@ -1,4 +1,4 @@
-"""Dialects: what databases do differently, one class each, found by the URL of a database.
+"""Dialects: the differences between databases, one class each, chosen by the URL.
 
 A JDBC or SQLAlchemy URL becomes an :class:`DatabaseAddress`, which never shows its password.
 """
@@ -32,7 +32,7 @@ DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in _BUILT_IN}
 
 @dataclass(frozen=True)
 class DatabaseAddress:
-    """One database. ``dialect`` is the name of one, such as postgresql; ``database`` is a name, or the path of a file."""
+    """The address of a database. ``dialect`` names its dialect, such as postgresql; ``database`` is a name or a file's path."""
 
     dialect: str
     database: str
@@ -47,7 +47,7 @@ class DatabaseAddress:
         return f"{self.dialect}://{self.host}:{self.port}/{self.database}" if self.host else f"{self.dialect}:{self.database}"
 
     def without_password(self, text: str) -> str:
-        """``text`` with the password cut out, should a driver have put it there."""
+        """``text`` without the password, in case a driver has put it there."""
         return masker([self.password or ""])(text)
 
 
@@ -57,9 +57,9 @@ def dialect_of(address: DatabaseAddress, timeout: float = 30.0) -> Dialect:
 
 
 def register_dialect(kind: type[Dialect]) -> None:
-    """Makes a dialect of your own known to URLs that begin with its ``name``, here and in Spark's tasks.
+    """Registers your own dialect for URLs that begin with its ``name``, here and in Spark's tasks.
 
-    It extends one of the built-in dialects, or :class:`Dialect`, and says what is different::
+    It extends one of the built-in dialects, or :class:`Dialect`, and overrides what is different::
 
         class CockroachDb(PostgreSql):
             name, port = "cockroachdb", 26257
@@ -67,8 +67,8 @@ def register_dialect(kind: type[Dialect]) -> None:
         register_dialect(CockroachDb)
         connectors.register(spark)
 
-    Formats take the dialects along that are registered when ``connectors.register`` runs, so call it afterwards, also if the
-    session has registered the formats before. ``foreach_batch`` needs no such call. Raises ``TypeError`` for another class
+    Formats get the dialects that are registered when ``connectors.register`` runs. So call it afterwards, even if the
+    session has already registered the formats. ``foreach_batch`` needs no such call. Raises ``TypeError`` for another class
     and ``ValueError`` for a name that no URL can begin with.
     """
     if not (isinstance(kind, type) and issubclass(kind, Dialect)):
@@ -79,7 +79,7 @@ def register_dialect(kind: type[Dialect]) -> None:
 
 
 class OwnDialects:
-    """The dialects of the user's own: unpickling this registers them."""
+    """The user's own dialects; unpickling registers them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _register_all, tuple(kind for kind in DIALECTS.values() if kind not in _BUILT_IN)
@@ -117,7 +117,7 @@ _MAGIC: Final = (("sqlite", 0, b"SQLite format 3\0"), ("duckdb", 8, b"DUCK"))
 
 
 def url_of_file(path: str) -> str | None:
-    """The URL of a database in a local file, known by what the file begins with; ``None`` for everything else."""
+    """The URL of a database in a local file, recognized by the file's first bytes; ``None`` for everything else."""
     file = Path(path)
     if not is_local(path) or not file.is_file():
         return None
@@ -137,7 +137,7 @@ def _file(dialect: str, rest: str, is_jdbc: bool) -> str:
     path = unquote(path)
     if not is_local(path):
         raise ValueError(f"must name a local or mounted file: no driver opens a {dialect} file in an object store.")
-    path = path.removeprefix("file:")  # and otherwise as it is spelled: the sink id is derived from it
+    path = path.removeprefix("file:")  # otherwise as spelled: the sink id is derived from it
     if path in ("", ":memory:"):
         raise ValueError(f"must name a file: tasks and driver are processes of their own, and share no {dialect} in memory.")
     return path
@@ -164,7 +164,7 @@ def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str 
 
 
 def _parameters(kind: type[Dialect], query: dict[str, str]) -> dict[str, str]:
-    """The parameters of a URL by the names that the driver has for them. ``ssl`` means what it means to the JDBC drivers."""
+    """The parameters of a URL by the driver's names for them. ``ssl`` has the same meaning as for the JDBC drivers."""
     known = kind.url_parameters
     for name in ("ssl", "usessl"):
         value = query.pop(name, "false").lower()

@@ -1,4 +1,4 @@
-"""The parts of a dialect: names, types, the statements that move staged rows, and what an error means."""
+"""The parts of a dialect: names, types, the statements that move staged rows, and the meaning of errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _TEXT_BYTES = 20
 """Spark's own estimate for a text (``StringType.defaultSize``)."""
 _MIN_IDLE_SECONDS: Final = 10.0
-"""A shorter ``request.timeout`` does not make idle sessions end sooner."""
+"""The least seconds before an idle session ends, even with a shorter ``request.timeout``."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Table:
 class Column:
     """A column of a table: ``sql`` is its type in the database, ``kind`` that type in Arrow (``None``: no equal).
 
-    ``collation`` names the rules by which its text is compared, where a statement must name them. ``base`` is the type of a
-    domain's values, without its length.
+    ``collation`` names the rules for comparing its text, if a statement must name them. ``base`` is the type of a domain's
+    values, without its length.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Column:
 
 
 def row_bytes(columns: Sequence[Column]) -> int:
-    """An estimate of the bytes of a row, by the types of its columns; a text is as long as Spark estimates it."""
+    """An estimate of a row's bytes from the types of its columns, with Spark's estimate for a text."""
     return sum(_bytes(column.kind) for column in columns) or 1
 
 
@@ -69,7 +69,7 @@ def _bytes(kind: pa.DataType | None) -> int:
 
 
 def grouped_keys(rows: Iterable[tuple[Any, ...]]) -> list[frozenset[str]]:
-    """The columns of unique indexes, from rows of an index and a column each; an index over expressions is left out."""
+    """The columns of unique indexes, from rows of an index and a column each; leaves out indexes over expressions."""
     keys: dict[str, list[Any]] = {}
     for index, column in rows:
         keys.setdefault(index, []).append(column)
@@ -86,9 +86,9 @@ class Dialect(ABC):
     port: ClassVar[int] = 0
     """The default port; 0 for a database in a file."""
     url_parameters: ClassVar[Mapping[str, str]] = {}
-    """Parameters that its URLs may have, in lower case, and the driver's names for them."""
+    """The parameters that its URLs may have, in lower case, and the driver's names for them."""
     ssl_modes: ClassVar[tuple[str, ...]] = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-    """The values of ``sslmode``, where that is one of them."""
+    """The values of ``sslmode``, if that is one of the parameters."""
     packages: ClassVar[dict[str, str]] = {}
     """The modules of its drivers, and what to install for each."""
     begin: ClassVar[str] = "BEGIN"
@@ -96,22 +96,22 @@ class Dialect(ABC):
     at_begin: ClassVar[tuple[str, ...]] = ()
     """Statements that follow the first one of a batch's transaction."""
     before_small: ClassVar[tuple[str, ...]] = ()
-    """Statements before a transaction of a few rows, while other tasks write rows beside them."""
+    """Statements before a small transaction, which runs beside those of other tasks."""
     one_writer: ClassVar[bool] = False
     """True if only one connection may write at a time. Tasks then stage rows in files, which Spark's driver loads."""
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
     """True if one connection can prepare a transaction, and another one commit it."""
     prepared_needs: ClassVar[str] = ""
-    """The requirement that the server does not meet where :meth:`most_prepared` is 0."""
+    """The requirement that the server fails to meet if :meth:`most_prepared` is 0."""
     loads_exactly: ClassVar[bool] = False
-    """True if values are loaded as the target's own types. A column of another type goes through a stage."""
+    """True if a load takes only the target's own types. A column of another type goes through a stage."""
     tells_repeated_keys: ClassVar[bool] = False
     """True if the database itself refuses an upsert with a repeated key."""
     plain_values: ClassVar[bool] = False
     """True if the database has no types for times and decimals, which are text then."""
     arrow_driver: ClassVar[str] = ""
-    """The driver that takes and gives rows as Arrow: ``adbc`` or ``duckdb``; ``""`` for one that has rows of Python values."""
+    """The driver that takes and returns Arrow: ``adbc`` or ``duckdb``; ``""`` for a driver with Python values."""
     refuses_zero_bytes: ClassVar[bool] = False
     """True if no text may hold a zero byte."""
     refuses_infinity: ClassVar[bool] = False
@@ -121,36 +121,36 @@ class Dialect(ABC):
     shares_snapshots: ClassVar[bool] = False
     """True if one session can export its snapshot to others."""
     samples_pages: ClassVar[bool] = False
-    """True if quantiles of a column can be asked for, of a sample of its table's pages."""
+    """True if the database can compute a column's quantiles from a sample of the table's pages."""
     keeps_table_ids: ClassVar[bool] = False
-    """True if the number of a table is never that of a later one."""
+    """True if a later table never gets the number of an earlier one."""
     shows_writers: ClassVar[bool] = False
     """True if a row tells which transaction wrote it."""
     clock: ClassVar[str] = ""
-    """A SELECT of the server's time; ``""`` for a database that has the clock of this machine."""
+    """A SELECT of the server's time; ``""`` for a database with the clock of this machine."""
     text_type: ClassVar[str] = "VARCHAR"
-    """The type that values are cast to for their text; ``""`` where values have types and columns have none."""
+    """The type to cast values to for their text; ``""`` if values have types and columns have none."""
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
     identifier: ClassVar[str] = "VARCHAR(200)"
-    """The type of a column for names, which compares them letter by letter."""
+    """The type of a column for names, which compares them character by character."""
 
     def __init__(self, address: DatabaseAddress, timeout: float) -> None:
         self.address = address
         self.timeout = timeout
         self.session_statement = ""
-        """The statement that runs first in each session that reads, as ``sessionInitStatement`` says; ``""`` for none."""
+        """The first statement of each reading session, from ``sessionInitStatement``; ``""`` for none."""
 
     @property
     def idle_seconds(self) -> float:
-        """After how long the server ends a session that holds locks and whose client is silent, as when its network is lost."""
+        """The seconds after which the server ends a session that holds locks and whose client is silent, perhaps cut off."""
         return max(self.timeout, _MIN_IDLE_SECONDS)
 
     # connections
 
     @property
     def pool_key(self) -> str:
-        """Connections with the same key may stand in for each other."""
+        """The key of a connection in the pool; connections with the same key are interchangeable."""
         where = self.address
         return repr((where, where.user, where.password, sorted(where.more.items()), self.timeout))
 
@@ -171,21 +171,21 @@ class Dialect(ABC):
 
     @abstractmethod
     def judge(self, error: Exception) -> ConnectorError:
-        """The connector's error for ``error``, which a statement raised."""
+        """The connector's error for an ``error`` of a statement."""
 
     def refused(self, error: Exception) -> ConnectorError:
-        """The connector's error for ``error``, which connecting raised."""
+        """The connector's error for an ``error`` while connecting."""
         return self.unreachable(error)
 
     def limit_transaction(self) -> tuple[str, ...]:
-        """Statements by which the server ends the session if the transaction is idle for :attr:`idle_seconds`."""
+        """Statements that make the server end the session if the transaction is idle for :attr:`idle_seconds`."""
         return ()
 
     def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.closing(raw.cursor())
 
     def count(self, connection: Connection, sql: str, values: Sequence[Any]) -> int:
-        """Runs a statement that changes rows and returns how many."""
+        """Runs a statement that changes rows, and returns their number."""
         return connection.execute(sql, values)
 
     def run(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
@@ -213,7 +213,7 @@ class Dialect(ABC):
         return Fatal(f"{self.address} refuses a statement: {self.error_text(error)}")
 
     def module(self, name: str) -> Any:
-        """A driver's module; :class:`Misconfigured` says what to install for it."""
+        """A driver's module. Raises :class:`Misconfigured`, which says what to install."""
         package = name.partition(".")[0]
         return client_library(name, f"'{self.packages.get(package, package)}'", connector="connectors.jdbc", option="url")
 
@@ -226,7 +226,7 @@ class Dialect(ABC):
         return ".".join(self.quote(part) for part in (table.schema, table.name) if part)
 
     def folded(self, name: str) -> str:
-        """``name`` as the database stores it when nobody quotes it."""
+        """``name`` as the database stores it without quotes."""
         return name
 
     def names(self, columns: Sequence[str]) -> str:
@@ -280,15 +280,15 @@ class Dialect(ABC):
         return raw.cursor()
 
     def statement_timeout(self, seconds: float | None) -> str:
-        """A statement by which the server ends later ones that take longer (``None``: its default); ``""`` if it has none."""
+        """A statement that limits the time of later statements (``None``: the default); ``""`` if the server has none."""
         return ""
 
     def pages(self, connection: Connection, table: Table) -> int:
-        """The pages of a table with its partitions; 0 for what has none, such as a view."""
+        """The number of pages of a table with its partitions; 0 if it has none, such as a view."""
         return 0
 
     def text_of(self, expression: str) -> str:
-        """``expression`` as text that is the same value again; as it is, where columns have no types."""
+        """``expression`` as text that can become the same value again; unchanged if columns have no types."""
         return f"CAST({expression} AS {self.text_type})" if self.text_type else expression
 
     def check_file(self) -> None:
@@ -298,7 +298,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def described(self, connection: Connection, source: str) -> list[Column]:
-        """The columns of ``SELECT * FROM source``, each with the ``kind`` that it is read as, ``None`` for text."""
+        """The columns of ``SELECT * FROM source``, each with the ``kind`` to read it as, ``None`` for text."""
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         """An estimate of the bytes of ``SELECT * FROM source``, without reading; ``None`` if the database has none.
@@ -312,7 +312,7 @@ class Dialect(ABC):
         return self.quote(column.name)
 
     def bound(self, placeholder: str, sql: str) -> str:
-        """A placeholder for a value that is compared with columns of the type ``sql``."""
+        """A placeholder for a value to compare with columns of the type ``sql``."""
         return f"CAST({placeholder} AS {sql})" if sql else placeholder
 
     # statements
@@ -330,15 +330,15 @@ class Dialect(ABC):
         return f"DROP TABLE IF EXISTS {self.table(table)}"
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """``expression``, a staged value of the type ``staged``, as a value for ``target``; what is nested is JSON text."""
+        """``expression``, a staged value of the type ``staged``, as a value for ``target``; nested values are JSON text."""
         return expression
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """``expression``, staged as the type ``staged``, in a form that is compared by the rules of ``target``."""
+        """``expression``, staged as the type ``staged``, in a form that compares by the rules of ``target``."""
         return expression
 
     def ordered(self, expression: str, staged: pa.DataType) -> str:
-        """``expression``, staged as the type ``staged``, in a form that has the order of its values."""
+        """``expression``, staged as the type ``staged``, in a form that sorts in the order of its values."""
         return expression
 
     def insert(self, target: Table, columns: Sequence[str], select: str) -> str:
@@ -347,11 +347,11 @@ class Dialect(ABC):
     def upsert(
         self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str, order: str = ""
     ) -> tuple[str, ...]:
-        """Changes the rows that exist, and inserts the others.
+        """Statements that update existing rows and insert the others.
 
-        With ``order``, a column of the target, a row that has a larger value there stays as it is.
+        With ``order``, a column of the target, a row with a larger value there stays unchanged.
         """
-        # without the WHERE, SQLite would read the ON that follows as that of a join
+        # without the WHERE, SQLite would take the following ON for that of a join
         source = f"SELECT * FROM ({select}) AS connectors_new WHERE true"
         changes = ", ".join(f"{self.quote(name)} = EXCLUDED.{self.quote(name)}" for name in updated)
         change = f"UPDATE SET {changes}{self._if_newer('WHERE', 'EXCLUDED', order)}" if changes else "NOTHING"
@@ -359,7 +359,7 @@ class Dialect(ABC):
         return (f"{into} {source} ON CONFLICT ({self.names(keys)}) DO {change}",)
 
     def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str, order: str = "") -> str:
-        """Changes the rows that exist; ``order`` is that of :meth:`upsert`."""
+        """A statement that updates existing rows; ``order`` as in :meth:`upsert`."""
         changes = ", ".join(f"{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
         newer = self._if_newer("AND", "connectors_new", order)
         source = f"FROM ({select}) AS connectors_new WHERE {self._same(keys)}{newer}"
@@ -369,7 +369,7 @@ class Dialect(ABC):
         return " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
 
     def _if_newer(self, word: str, new: str, order: str) -> str:
-        """``word`` and the condition that the row in the target is no newer than the one in ``new``."""
+        """``word`` and the condition that the target's row is no newer than the row in ``new``."""
         column = self.quote(order)
         return f" {word} (connectors_old.{column} IS NULL OR {new}.{column} >= connectors_old.{column})" if order else ""
 
@@ -404,7 +404,7 @@ class Dialect(ABC):
     # prepared transactions
 
     def most_prepared(self, connection: Connection) -> int:
-        """The limit of prepared transactions; 0 where none can be prepared."""
+        """The limit of prepared transactions; 0 if none can be prepared."""
         return 0
 
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
@@ -428,9 +428,9 @@ class Dialect(ABC):
     # locks
 
     def lock(self, connection: Connection, name: str) -> None:
-        """Takes the lock ``name`` for the session; dialects that :attr:`prepares` have it.
+        """Takes the lock ``name`` for the session; only in dialects with :attr:`prepares`.
 
-        From then on the server ends the session whenever it is idle for :attr:`idle_seconds`.
+        From then on the server ends the session if it is idle for :attr:`idle_seconds`.
         Raises :class:`LockTimeout` if another session has the lock for longer than ``timeout``.
         """
         raise NotImplementedError(f"{self.name} prepares no transactions")
@@ -439,16 +439,16 @@ class Dialect(ABC):
         """Releases the lock ``name``."""
 
     def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
-        """A few sessions that hold locks in ``tables``, or the ``lock`` of :meth:`lock`; the oldest first."""
+        """A few sessions that hold locks in ``tables``, or the ``lock`` of :meth:`lock`; oldest first."""
         return []
 
     def end_session(self, number: int) -> str:
-        """The statement by which a person ends a session."""
+        """The statement with which a person can end a session."""
         return ""
 
 
 def repeated_keys() -> Fatal:
-    """A batch has a key more than once, and nothing says which row is the last one."""
+    """The error for a batch that has a key more than once if nothing says which row is the last."""
     return Fatal(
         "a key comes more than once in the batch, and nothing says which of its rows is the last",
         way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",

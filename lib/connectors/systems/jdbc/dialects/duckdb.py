@@ -27,7 +27,7 @@ _WIDER = {
     "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)", "TIMESTAMP_S": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
     "TIMESTAMP_NS": "TIMESTAMP",
 }  # fmt: skip
-"""Types that Spark does not have, and the wider types that they are read as."""
+"""Types that Spark does not have, and the wider types to read them as."""
 
 _IN_USE: Final = ("Could not set lock on file", "Unique file handle conflict")
 
@@ -52,7 +52,7 @@ class DuckDb(Dialect):
         return self._opened()
 
     def open_to_read(self) -> Any:
-        """Several processes may read at the same time, if none of them could write."""
+        """Opens the file read-only: several processes may read it at the same time if none of them can write."""
         self.check_file()
         try:
             return self._opened(read_only=True)
@@ -60,7 +60,7 @@ class DuckDb(Dialect):
             return self._opened()
 
     def _opened(self, **options: Any) -> Any:
-        """A connection, as soon as no other process has the file, and no other thread opens or closes it."""
+        """Waits until no other process has the file, and no other thread opens or closes it, and then connects."""
         duckdb, until = self.module("duckdb"), machine.monotonic() + self.timeout
         while True:
             try:
@@ -100,7 +100,7 @@ class DuckDb(Dialect):
     def _nested(self, expression: str, staged: pa.DataType, sql: str) -> str:
         """``expression``, JSON, as a list, struct or map.
 
-        The cast of a text makes an ``n`` of JSON's line break; that of JSON refuses a struct that lacks fields.
+        A cast from text would turn JSON's line break into an ``n``; a cast from JSON refuses a struct that lacks fields.
         """
         item, of_json = family(staged.value_type) if pa.types.is_list(staged) else "", f"CAST({expression} AS JSON)"
         if (item, sql) == ("binary", "BLOB[]"):
@@ -135,7 +135,7 @@ class DuckDb(Dialect):
     def readable(self, column: Column, as_kind: pa.DataType) -> str:
         name = self.quote(column.name)
         if column.kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(column.kind)):
-            # structs and lists are written as JSON, which can be read again
+            # structs and lists become JSON, which can be read again
             return f"CAST(to_json({name}) AS VARCHAR)" if _is_nested(column.sql) else f"CAST({name} AS VARCHAR)"
         return f"CAST({name} AS {_WIDER[column.sql]})" if column.sql in _WIDER else name
 

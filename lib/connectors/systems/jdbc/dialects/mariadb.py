@@ -28,7 +28,7 @@ _BINARY_COLLATION = "utf8mb4_nopad_bin"
 _PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
-"""The seconds for which a session may exist after its client has closed it."""
+"""The seconds that a session may outlive its client's close."""
 _CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
@@ -42,9 +42,9 @@ _HOLDERS = (
 class MariaDb(Dialect):
     """MariaDB 10.6 and later, also by a URL of ``mysql``; a server of MySQL is refused.
 
-    Transactions are prepared by XA, and the server lists them for all databases together. Small transactions are READ
-    COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that a client's machine is
-    lost is a setting of the whole server (``tcp_keepalive_time``).
+    It prepares transactions by XA, and the server lists them for all databases together. Small transactions are READ
+    COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. A setting of the whole server decides when it notices
+    the loss of a client's machine (``tcp_keepalive_time``).
     """
 
     name = system = "mariadb"
@@ -61,7 +61,7 @@ class MariaDb(Dialect):
     }  # fmt: skip
     row_id = "`connectors_row`"
     identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
-    # else a new key locks the gap that it belongs to, and two tasks with new keys in one gap are a deadlock
+    # else a new key locks its gap, and two tasks with new keys in one gap deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = refuses_infinity = True
     clock = "SELECT UTC_TIMESTAMP(6)"
@@ -77,7 +77,7 @@ class MariaDb(Dialect):
         )  # fmt: skip
         if tls is not None:
             self._refuse_clear_text(raw)
-        if "mariadb" not in raw.get_server_info().lower():  # a proxy may hide the name, then the server tells it
+        if "mariadb" not in raw.get_server_info().lower():  # a proxy may hide the name; then ask the server
             self._refuse_mysql(raw)
         with raw.cursor() as cursor:
             strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
@@ -87,7 +87,7 @@ class MariaDb(Dialect):
         return raw
 
     def _tls(self) -> ssl.SSLContext | None:
-        """The TLS that a session must use, by ``sslMode`` and ``serverSslCert``; ``None`` leaves it to client and server."""
+        """The TLS that a session must use, from ``sslMode`` and ``serverSslCert``; ``None``: client and server decide."""
         ca = self.address.more.get("ssl_ca")
         mode = self.address.more.get("sslmode", "verify-ca" if ca else "disable")
         if mode == "disable":
@@ -97,13 +97,13 @@ class MariaDb(Dialect):
         except OSError as error:  # SSLError is one
             text = f"has the file {ca} for the server's certificate, which cannot be read: {error}"
             raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which certificates that a server makes for itself do not pass
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # a server's self-made certificates do not pass it
         context.check_hostname = mode == "verify-full"
         context.verify_mode = ssl.CERT_NONE if mode == "trust" else ssl.CERT_REQUIRED
         return context
 
     def _refuse_clear_text(self, raw: Any) -> None:
-        """PyMySQL before 1.2 goes on without encryption where the server has none."""
+        """Refuses an unencrypted connection: PyMySQL before 1.2 accepts one if the server has no encryption."""
         with raw.cursor() as cursor:
             cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
             [(_, cipher)] = cursor.fetchall()
@@ -128,7 +128,7 @@ class MariaDb(Dialect):
         return raw.cursor(self.module("pymysql").cursors.SSCursor)
 
     def limit_transaction(self) -> tuple[str, ...]:
-        """A prepared transaction counts as idle as well. It can be committed only when its session has ended."""
+        """As in the base class. A prepared transaction also counts as idle; only after its session ends can it be committed."""
         return (f"SET idle_transaction_timeout = {round(self.idle_seconds)}",)
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -164,7 +164,7 @@ class MariaDb(Dialect):
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
         sql = super().create_stage(table, numbered, temporary=temporary)
-        return sql.replace("CREATE", "CREATE OR REPLACE", 1) if temporary else sql  # a transaction's end leaves it there
+        return sql.replace("CREATE", "CREATE OR REPLACE", 1) if temporary else sql  # it survives the end of a transaction
 
     def drop_stage(self, table: Table) -> str:
         return f"{super().drop_stage(table)} WAIT 1"
@@ -174,7 +174,7 @@ class MariaDb(Dialect):
         return f"{expression} COLLATE {target.collation}" if is_text else expression
 
     def insert_values(self, table: Table, columns: Sequence[str]) -> str:
-        """PyMySQL formats the statement, so a % in a name is doubled."""
+        """As in the base class; PyMySQL formats the statement, so a % in a name is doubled."""
         into = f"INSERT INTO {self.table(table)} ({self.names(columns)})".replace("%", "%%")
         return f"{into} VALUES ({self.slots(len(columns))})"
 
@@ -184,7 +184,7 @@ class MariaDb(Dialect):
     def upsert(
         self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str, order: str = ""
     ) -> tuple[str, ...]:
-        """ON DUPLICATE KEY would change another row that has the same value in any unique column."""
+        """As in the base class. ON DUPLICATE KEY would change another row with the same value in any unique column."""
         new = ", ".join(f"connectors_new.{self.quote(name)}" for name in columns)
         old = f"LEFT JOIN {self.table(target)} AS connectors_old ON {self._same(keys)}"
         missing = f"SELECT {new} FROM ({select}) AS connectors_new {old} WHERE connectors_old.{self.quote(keys[0])} IS NULL"
@@ -219,19 +219,19 @@ class MariaDb(Dialect):
         return grouped_keys(rows)
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        """LIKE spares the server from opening all tables of the schema; its ``_`` is any letter."""
+        """As in the base class. LIKE keeps the server from opening all tables of the schema; its ``_`` matches any letter."""
         where = "table_name LIKE %s AND table_schema = " + ("%s" if schema else "database()")
         sql = f"SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {where}"
         values = [prefix.replace("_", "\\_") + "%", *([schema] if schema else [])]
         return [name for (name,) in connection.rows(sql, values) if name.startswith(prefix)]
 
     def _catalog_rows(self, connection: Connection, table: Table, sql: str) -> list[tuple[Any, ...]]:
-        """The rows of a query of ``information_schema`` about one table, whose name takes the place of ``{}``."""
+        """The rows of a query of ``information_schema`` about one table, whose name replaces ``{}``."""
         where = "table_name = %s AND table_schema = " + ("%s" if table.schema else "database()")
         return connection.rows(sql.format(where), [table.name, *([table.schema] if table.schema else [])])
 
     def bound(self, placeholder: str, sql: str) -> str:
-        """Casts decimals only: MariaDB would compare them with text as floating point numbers."""
+        """Casts only decimals, which MariaDB would compare with text as floating point numbers."""
         return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
 
     def described(self, connection: Connection, source: str) -> list[Column]:
@@ -241,7 +241,7 @@ class MariaDb(Dialect):
         return [Column(field.name, *_field_type(field)) for field in fields]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
-        """Of a query, the estimated rows of its outermost join, each as long as its types say."""
+        """As in the base class; for a query the estimated rows of its outermost join, times their estimated length."""
         sql = "SELECT data_length FROM information_schema.tables WHERE {}"
         lengths = self._catalog_rows(connection, table, sql) if table else []
         if lengths and lengths[0][0] is not None:
@@ -260,7 +260,7 @@ class MariaDb(Dialect):
         return 0 if galera and galera[0][1] == "ON" else sys.maxsize
 
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
-        """Ages are by the time in the names, since the server keeps none."""
+        """As in the base class; ages come from the time in the names, since the server has none."""
         names = [data.decode() for form, _, _, data in connection.rows("XA RECOVER") if form == self._form()]
         return {name: machine.time() - int(name[-32:-24], 16) for name in names if name.startswith(prefix)}
 
@@ -275,11 +275,11 @@ class MariaDb(Dialect):
             raise self.transient(RuntimeError(f"the session that has prepared {name} is still there"))
 
     def rollback_prepared(self, connection: Connection, name: str) -> None:
-        """A later run rolls back a transaction whose session still exists, as on a machine that is lost."""
+        """Rolls back, unless the session still exists, as after the loss of its machine; then a later run does it."""
         self._ended(connection, "ROLLBACK", name)
 
     def _ended(self, connection: Connection, action: str, name: str) -> bool:
-        """Commits or rolls back ``name``; false if the session that prepared it still exists, since that must end first."""
+        """Commits or rolls back ``name``; false if its session still exists, since that must end first."""
         until = machine.monotonic() + _ATTACHED_SECONDS
         while True:
             try:
@@ -288,7 +288,7 @@ class MariaDb(Dialect):
                 if _UNKNOWN not in str(error):
                     raise
                 if name not in self.prepared(connection, name):
-                    return True  # somebody else was faster
+                    return True  # another session was faster
             else:
                 return True
             if machine.monotonic() > until:
@@ -305,7 +305,7 @@ class MariaDb(Dialect):
         connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
 
     def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
-        """The server tells who holds locks of rows, but not in which table."""
+        """As in the base class; the server tells who holds row locks, but not in which table."""
         rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
         with contextlib.suppress(ConnectorError):  # without the privilege PROCESS
             in_transaction = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
@@ -316,11 +316,11 @@ class MariaDb(Dialect):
         return f"KILL {number}"
 
     def _lock(self, name: str) -> str:
-        """The server has one list of locks for all databases."""
+        """The lock's name on the server, which has one list of locks for all databases."""
         return f"{name}-{self._form()}"
 
     def _xid(self, name: str) -> str:
-        """``name`` in the two parts that XA has for it, each at most 64 bytes long, and the number of the database."""
+        """``name`` as the two parts of an XA id, each at most 64 bytes long, and the number of the database."""
         return f"'{name[:-32]}', '{name[-32:]}', {self._form()}"
 
     def _form(self) -> int:
@@ -344,7 +344,7 @@ _UNSIGNED = {
 
 
 def _field_type(field: Any) -> tuple[str, pa.DataType | None]:
-    """The type of a column of a result, and what it is read as."""
+    """The type of a column of a result, and the type to read it as."""
     code, unsigned = field.type_code, bool(field.flags & 32)
     if code in (0, 246):  # the length counts a sign, and a point where there is a scale
         precision = field.length - (not unsigned) - (field.scale > 0)
@@ -359,7 +359,7 @@ def _field_type(field: Any) -> tuple[str, pa.DataType | None]:
 
 
 def _collation(name: str) -> str:
-    """The rules of a column in the letters of a stage, utf8mb4; ``""`` where they have no equal there."""
+    """A column's collation for the character set of a stage, utf8mb4; ``""`` if it has no equal there."""
     if name.endswith("_bin") and not name.startswith("utf8mb4_"):
         return _BINARY_COLLATION if name.endswith("_nopad_bin") else "utf8mb4_bin"
     return re.sub(r"^utf8(mb3)?_", "utf8mb4_", name) if name.startswith("utf8") else ""

@@ -15,9 +15,9 @@ from ..connection import Connection, ServerSession
 from .base import Column, Dialect, Table, repeated_keys
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
-"""Lost connections, no resources, shutdown, deadlock, serialization, a database in use, and errors of the server itself."""
+"""SQLSTATEs of lost connections, no resources, shutdown, deadlock, serialization, a database in use, and server errors."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
-"""Data, constraints, views with a check, and what a trigger raises."""
+"""SQLSTATEs of bad data, constraints, views with a check, and errors raised by triggers."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
 _CONFIGURATION = (
     "password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in",
@@ -32,7 +32,7 @@ _READ = {
     "bytea": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC"),
 }  # fmt: skip
 _ANY_NUMERIC = pa.decimal128(38, 18)
-"""As Spark reads a numeric without a precision, or with one that it has no type for."""
+"""Spark's type for a numeric without precision, or with a precision for which Spark has no type."""
 
 
 _COLUMNS = """
@@ -80,7 +80,7 @@ class PostgreSql(Dialect):
     clock = "SELECT clock_timestamp()"
     text_type = "text"
     prepared_needs = "max_prepared_transactions above 0 in the server's settings"
-    at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
+    at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a violation of a deferred one must not appear only at COMMIT
     tells_repeated_keys = True
     types = {  # noqa: RUF012
         "bool": "boolean", "int8": "smallint", "int16": "smallint", "int32": "integer", "int64": "bigint", "float32": "real",
@@ -104,7 +104,7 @@ class PostgreSql(Dialect):
         return raw
 
     def open_to_read(self) -> Any:
-        """Times as text are those that a statement takes again."""
+        """Opens a session in which a statement accepts its own times in text."""
         raw = self.open()
         with raw.cursor() as cursor:
             cursor.execute("SET DateStyle = 'ISO'")
@@ -114,7 +114,7 @@ class PostgreSql(Dialect):
         return f"SET statement_timeout = {'DEFAULT' if seconds is None else round(1000 * seconds)}"
 
     def settings(self) -> tuple[str, ...]:
-        """The statements that every session begins with. By them the server soon notices that a client's network is lost."""
+        """The first statements of every session. They make the server notice soon that a client's network is lost."""
         limits = {"lock_timeout": round(self.timeout * 1000), **_network_limits(max(1, round(self.timeout)), "tcp_keepalives")}
         return ("SET TimeZone = 'UTC'", *(f"SET {name} = {value}" for name, value in limits.items()))
 
@@ -122,11 +122,11 @@ class PostgreSql(Dialect):
         return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
 
     def reading_settings(self) -> tuple[str, ...]:
-        """The settings of a session that reads: the same statement gives the same rows in the same order."""
+        """The settings of a reading session, in which the same statement gives the same rows in the same order."""
         return ("SET synchronize_seqscans = off", "SET max_parallel_workers_per_gather = 0", "SET DateStyle = 'ISO'")
 
     def load_url(self) -> str:
-        """The address as ADBC takes it."""
+        """The address in ADBC's form."""
         where = self.address
         user = quote(where.user or "", safe="") + (f":{quote(where.password, safe='')}" if where.password else "")
         more = "&".join(f"{name}={quote(value, safe='')}" for name, value in self.parameters().items())
@@ -149,7 +149,7 @@ class PostgreSql(Dialect):
         return self.fatal(error)
 
     def judge_text(self, error: Exception) -> ConnectorError:
-        """The connector's error for ``error``, which arriving rows raised.
+        """The connector's error for an ``error`` while rows arrive.
 
         ADBC gives no code for it, only PostgreSQL's text in the session's language.
         """
@@ -210,9 +210,9 @@ class PostgreSql(Dialect):
         return int(pages[0][0]) if pages else 0
 
     def readable(self, column: Column, as_kind: pa.DataType) -> str:
-        """Types that Arrow has no equal for are text, each as PostgreSQL writes it.
+        """As in the base class. Types without an equal in Arrow are text, as PostgreSQL writes them.
 
-        What is no ``decimal(38,18)`` goes on as it is, and is refused with the name of its column.
+        A number that is no ``decimal(38,18)`` stays unchanged here, and is refused later with the name of its column.
         """
         name, kind = self.quote(column.name), column.kind
         if kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(kind)):
@@ -228,20 +228,20 @@ class PostgreSql(Dialect):
         return f"{sql} ON COMMIT DROP" if temporary else sql.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
 
     def drop_stage(self, table: Table) -> str:
-        """Longer than ``deadlock_timeout``, after which autovacuum makes way for others."""
+        """Waits longer than ``deadlock_timeout``, after which autovacuum gives way."""
         return f"SET LOCAL lock_timeout = '2s'; {super().drop_stage(table)}"
 
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
 
     def sql_type(self, kind: pa.DataType, *, key: bool = False) -> str | None:
-        """Arrays of plain values are arrays; JSON has no form of its own for binary ones."""
+        """As in the base class. Arrays of plain values are arrays, since JSON has no form for binary values."""
         if pa.types.is_list(kind) and family(kind.value_type) not in ("json", "binary", ""):
             return f"{super().sql_type(kind.value_type)}[]"
         return super().sql_type(kind, key=key)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it.
+        """Casts text for columns of other types; PostgreSQL converts everything else itself, or refuses it.
 
         A cast to a length would cut a longer text, so the column checks the length.
         """
@@ -256,9 +256,9 @@ class PostgreSql(Dialect):
         return f"CAST({expression} AS {whole}{kind[len(item):]})"
 
     def _array(self, expression: str, staged: str, item: str) -> str:
-        """``expression``, JSON of an array whose elements are of the family ``staged``, as an array for elements ``item``.
+        """``expression``, a JSON array with elements of the family ``staged``, as an array of the type ``item``.
 
-        PostgreSQL converts times with a zone itself, as it does outside of arrays, and refuses the text of a nested value.
+        PostgreSQL itself converts times with a zone, as outside of arrays, and refuses the text of a nested value.
         """
         if staged == "json" and item not in ("json", "jsonb"):
             return expression
@@ -276,7 +276,7 @@ class PostgreSql(Dialect):
         return f"(ctid::text::point)[0]::bigint * {_SLOTS_PER_BLOCK} + (ctid::text::point)[1]::bigint"
 
     def between(self, first: int, last: int) -> str:
-        """By ctid: PostgreSQL reads only those blocks, without an index."""
+        """A condition by ctid: PostgreSQL reads only those blocks, without an index."""
         low, high = divmod(first, _SLOTS_PER_BLOCK), divmod(last, _SLOTS_PER_BLOCK)
         return f"ctid >= '({low[0]},{low[1]})'::tid AND ctid <= '({high[0]},{high[1]})'::tid"
 
@@ -308,7 +308,7 @@ class PostgreSql(Dialect):
 
 
 def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
-    """Data that the peer does not acknowledge ends the connection after ``seconds``, and its silence after twice as many."""
+    """Settings that end a connection ``seconds`` after unacknowledged data, or after twice as many of silence."""
     keepalives = {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
     return {"tcp_user_timeout": seconds * 1000, **keepalives}
 
@@ -319,9 +319,9 @@ def _lock_number(name: str) -> int:
 
 
 def _flat_array(column: Column, name: str, as_kind: pa.DataType) -> str:
-    """``column``, an array, with the index 1 for its first element: ADBC's driver knows few others.
+    """``column``, an array, with 1 as the index of its first element: ADBC's driver supports few others.
 
-    The driver would give an array of several dimensions as one of all its elements, so the statement refuses it.
+    The driver would flatten an array of several dimensions, so the statement refuses it.
     """
     if pa.types.is_list(as_kind) and pa.types.is_nested(as_kind.value_type):
         return f"CAST(to_json({name}) AS text)"
@@ -332,7 +332,7 @@ def _flat_array(column: Column, name: str, as_kind: pa.DataType) -> str:
 
 
 def _loaded_type(name: str, sql: str) -> pa.DataType | None:
-    """The type to load into a column of the type ``name``, ``sql`` with its modifier; ``None`` where Arrow has no equal."""
+    """The type to load into a column of the type ``name``, ``sql`` with its modifier; ``None`` if Arrow has no equal."""
     if name == "numeric":
         kind = read_type(sql.replace(" ", ""))
         return None if kind == _ANY_NUMERIC and sql != "numeric(38,18)" else kind
@@ -340,7 +340,7 @@ def _loaded_type(name: str, sql: str) -> pa.DataType | None:
 
 
 def read_type(sql: str) -> pa.DataType | None:
-    """The Arrow type that a column is read as; ``sql`` is psycopg's name of its type. ``None`` is text."""
+    """The Arrow type to read a column as; ``sql`` is psycopg's name of its type. ``None`` is text."""
     if sql.endswith("[]"):
         item = read_type(sql[:-2])
         return None if item is None else pa.list_(item)

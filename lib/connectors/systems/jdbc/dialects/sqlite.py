@@ -16,7 +16,7 @@ from ..connection import Connection
 from .base import Column, Dialect, Table, grouped_keys
 
 _SAMPLE = 1000
-"""Rows by which the type of a column is determined that has none."""
+"""The number of rows that determine the type of a column without a declared type."""
 _KINDS = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 
 
@@ -42,7 +42,7 @@ class Sqlite(Dialect):
         return raw
 
     def open_to_read(self) -> Any:
-        """For reading only: otherwise SQLite creates a file that does not exist."""
+        """Opens the file read-only: otherwise SQLite would create a missing file."""
         self.check_file()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
 
@@ -65,7 +65,7 @@ class Sqlite(Dialect):
         return [name for (name,) in connection.rows(sql) if name.startswith(prefix)]
 
     def described(self, connection: Connection, source: str) -> list[Column]:
-        """By declared types, which a view of a query still has; a column without one by its first values."""
+        """As in the base class, by declared types, which a view of a query still has; else by a column's first values."""
         connection.execute("DROP VIEW IF EXISTS temp.connectors_view")
         connection.execute(f"CREATE TEMP VIEW connectors_view AS SELECT * FROM {source}")
         types = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
@@ -74,7 +74,7 @@ class Sqlite(Dialect):
         return columns
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
-        """The pages of the file, which is all that SQLite knows; of a table no more than a page for each row."""
+        """The size of the file, all that SQLite knows; for a table at most a page for each row."""
         counts = "SELECT * FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
         ((pages, free, page_bytes),) = connection.rows(counts)
         size = (int(pages) - int(free)) * int(page_bytes)
@@ -91,7 +91,7 @@ class Sqlite(Dialect):
         return _KINDS.get(frozenset(types))
 
     def bound(self, placeholder: str, sql: str) -> str:
-        return placeholder  # SQLite compares values by what they are
+        return placeholder  # SQLite compares values by their own types
 
     def ordered(self, expression: str, staged: pa.DataType) -> str:
         return f"CAST({expression} AS NUMERIC)" if pa.types.is_decimal(staged) else expression
@@ -112,7 +112,7 @@ class Sqlite(Dialect):
 
 
 def _declared(sql: str) -> pa.DataType | None:
-    """The Arrow type for a column that is declared as ``sql``. An integer of any name may have 64 bits."""
+    """The Arrow type for a column declared as ``sql``. An integer of any name may have 64 bits."""
     name = sql.upper()
     if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
         return pa.decimal128(int(match[1]), int(match[2] or 0)) if int(match[1]) <= 38 else None

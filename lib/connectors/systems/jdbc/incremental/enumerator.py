@@ -1,4 +1,4 @@
-"""The driver's side of the streaming source: which tables there are, how far a batch goes, what changed."""
+"""The driver's side of the streaming source: the tables, the end of each batch, and changes of tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .writers import Holes
 
 _log = logging.getLogger("connectors.jdbc")
 _NULL_COUNT_PAUSE: Final = 100
-"""Rows without a key are counted again when so many times as long as it took has passed."""
+"""The pause until rows without a key are counted again, as a multiple of the time that the count took."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StreamHead:
 
 
 class StreamEnumerator(SplitEnumerator[TableSplit]):
-    """Positions are in :mod:`.positions`; what is kept here saves questions, or may be forgotten without harm."""
+    """Plans batches; :mod:`.positions` describes its positions. Its own state only saves queries, or may be lost."""
 
     def __init__(self, values: Values, dialect: Dialect) -> None:
         self.values = values
@@ -64,7 +64,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         self._late = LateTransactions(dialect, self.zone, values["timestampDelay"])
 
     def start(self) -> Position:
-        """Everything is read from its beginning. What cannot be read at all is an error now."""
+        """The beginning of everything. Raises now if something cannot be read at all."""
         with self._session() as probe:
             self._discover(probe, strict=True)
             if any(table.keys.mode == INCREMENTING for table in (self._tables or {}).values()):
@@ -111,7 +111,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         return table_splits(start, end, parallelism)
 
     def progress(self, at: Position, head: StreamHead) -> Sequence[PartitionProgress]:
-        """Each table with its key, and how many rows without a key are left out. Ids that were given up count as rows."""
+        """Each table with its key, and the number of rows without a key, which are left out. Abandoned ids count as rows."""
         progress = []
         for name, state in tables(at).items():
             newest = head.newest.get(name)
@@ -153,7 +153,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
 
     @contextlib.contextmanager
     def _time_boxed(self, connection: Connection) -> Iterator[None]:
-        """A discovery that takes too long is an outage: it is tried again."""
+        """Limits the time of a discovery; one that takes too long is an outage and retried."""
         limit = self.dialect.statement_timeout(self.values["request.timeout"])
         if not limit:
             yield
@@ -174,7 +174,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         try:
             return StreamHead(known, self._newest(probe, known), {name: number for name, (number, _) in self._nulls.items()})
         except ConnectorError:
-            self._tables = None  # a table may be gone: look again before it is asked for its key
+            self._tables = None  # a table may be gone: look again before its key is queried
             self._discover(probe)
             known = self._tables or {}
             return StreamHead(known, self._newest(probe, known), {name: number for name, (number, _) in self._nulls.items()})
@@ -253,7 +253,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
                 yield name, step
 
     def _known_state(self, state: Mapping[str, Any], table: StreamTable) -> Mapping[str, Any]:
-        """The state that a table has; nothing where the name is another table's now. Raises for other options."""
+        """The state of a table; empty if the name now belongs to another table. Raises if the options have changed."""
         if not state or state.get("oid") != table.oid:
             if state:
                 text = "the table was dropped and made anew; it is read from its beginning"
@@ -283,7 +283,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         self._report(table.name, f"its columns have changed ({change})", at=table.schema)
 
     def _check_name(self, before: Mapping[str, Any], head: StreamHead) -> None:
-        """A stream of one table goes on with this table only: by another name, it would be read from its beginning."""
+        """Raises if a stream of one table gets another name, by which it would read the table from its beginning."""
         if before and not is_stream_of_tables(self.values) and not set(before) >= set(head.tables):
             known, name = ", ".join(before), ", ".join(head.tables)
             option = "query" if self.values["query"] is not None else "dbtable"
@@ -293,7 +293,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
             )
 
     def _remembered(self, before: Mapping[str, Any], head: StreamHead) -> dict[str, Any]:
-        """The states of tables that are there; also of others that would be known again by their ``oid``."""
+        """The states of existing tables, and of others that their ``oid`` would identify again."""
         return {name: state for name, state in before.items() if name in head.tables or "oid" in state}
 
     def _with_identity(self, table: StreamTable, state: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,7 +301,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         return {**state, **about, **({"oid": table.oid} if table.oid is not None else {})}
 
     def _report(self, name: str, text: str, at: str = "") -> None:
-        """Says it once."""
+        """Logs a text once."""
         if (name, text + at) not in self._reported:
             self._reported.add((name, text + at))
             _log.warning("%s%s", f"{name}: " if name else "", text)

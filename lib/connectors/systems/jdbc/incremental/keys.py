@@ -1,8 +1,7 @@
-"""The columns that say what is new in a table, the conditions that select what lies between two states, and times as positions
-hold them.
+"""The columns that tell new rows of a table, the conditions for rows between two states, and the form of times in positions.
 
-Rows may still come with any time from now on, so nothing is read past the database's clock less ``timestampDelay``. A time
-without a zone is a wall clock, which in autumn shows an hour twice: rows of that hour wait until it is over for good.
+From now on rows may come with any later time, so the stream reads nothing past the database's clock minus ``timestampDelay``.
+A time without a zone is a wall clock, which in autumn shows an hour twice: rows of that hour wait until it is over for good.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from .positions import BOTH, BULK, INCREMENTING, Interval, State
 
 UTC: Final = datetime.timezone.utc
 _FOLD: Final = datetime.timedelta(hours=26)
-"""No clock is put back further than from one day to the one before."""
+"""The most by which a clock is put back: from one day to the previous."""
 _STEP: Final = datetime.timedelta(minutes=15)
 _SECOND: Final = datetime.timedelta(seconds=1)
 
 AWARE, WALL, DAY, PLAIN = "aware", "wall", "day", "plain"
-"""Times with a zone, without one, dates, and what a database without types of its own has."""
+"""Kinds of times: with a zone, without one, dates, and the values of a database without types for times."""
 
 
 def kind_of(sql: str) -> str:
@@ -51,7 +50,7 @@ def limit(now: datetime.datetime, delay: float, kind: str, zone: ZoneInfo) -> st
 
 
 def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
-    """The latest time on the wall in ``zone`` that the clock there will not show again, at ``now`` or later."""
+    """The latest wall clock time in ``zone`` that the clock will not show again at ``now`` or later."""
     wall = now.astimezone(zone).replace(tzinfo=None)
     moment = now.astimezone(UTC)
     while (moment := moment + _STEP) < now + _FOLD:
@@ -63,7 +62,7 @@ def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
 
 
 def _put_back(before: datetime.datetime, after: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
-    """The time that the clock shows when it is put back, somewhere between two moments."""
+    """The time that the clock shows when it is put back between two moments."""
     old = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
         middle = before + (after - before) / 2
@@ -87,7 +86,7 @@ def moment_of(plain: Any, zone: ZoneInfo) -> datetime.datetime | None:
 
 
 def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
-    """The last time that may be read, ``until``, in the form that ``sample`` has, so that it compares as that does."""
+    """The last time that may be read, ``until``, in the form of ``sample``, so that it compares in the same way."""
     if isinstance(sample, (int, float)):
         return type(sample)(until.timestamp() * unix_scale(sample))
     text = str(sample).strip()
@@ -106,10 +105,10 @@ NOW_X: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys by which new rows of one table are found. ``timestamps`` are taken as the first of them that is not null.
+    """The keys that tell new rows of one table. The first of ``timestamps`` that is not null counts.
 
-    ``time_type`` is the type of the first of them in the database, ``id_type`` that of the ids, and ``by_transaction`` says
-    whether rows tell which transaction wrote them (tables of PostgreSQL).
+    ``time_type`` is the first one's type in the database, ``id_type`` the type of the ids. ``by_transaction``: rows tell which
+    transaction wrote them (tables of PostgreSQL).
     """
 
     mode: str
@@ -120,7 +119,7 @@ class Keys:
     by_transaction: bool = False
 
     def number(self, value: int) -> Value:
-        """An id that is compared with ids."""
+        """An id to compare with ids."""
         return Value(value, self.id_type)
 
     def columns(self) -> tuple[str, ...]:
@@ -135,7 +134,7 @@ class Keys:
         return dialect.quote(self.incrementing)
 
     def order(self, dialect: Dialect) -> str:
-        """The order in which rows are read, as SQL."""
+        """The reading order of rows, as SQL."""
         if self.mode == BULK:
             return ""
         if self.mode == INCREMENTING:
@@ -143,7 +142,7 @@ class Keys:
         return self.time(dialect) + (f", {self.id(dialect)}" if self.mode == BOTH else "")
 
     def absent(self, dialect: Dialect) -> str:
-        """The rows that are left out since their key is null, as SQL; ``""`` where there can be none."""
+        """A condition for rows left out because their key is null, as SQL; ``""`` if there can be none."""
         if self.mode == BULK:
             return ""
         if self.mode == INCREMENTING:
@@ -152,7 +151,7 @@ class Keys:
 
 
 def between(keys: Keys, dialect: Dialect, after: State, upto: State, ids: Sequence[Interval] = ()) -> Clause:
-    """The rows of ``upto`` that are not in ``after``, as a condition; ``ids`` is a share of them by id."""
+    """The condition for rows of ``upto`` that are not in ``after``; ``ids`` is a share of them by id."""
     if keys.mode == BULK:
         return ()
     if keys.mode == INCREMENTING:
@@ -166,7 +165,7 @@ def between(keys: Keys, dialect: Dialect, after: State, upto: State, ids: Sequen
 
 
 def late_rows(keys: Keys, dialect: Dialect, after: State, upto: State) -> Clause:
-    """Those rows of :func:`between` that lie before the key of ``after``; empty if there can be none."""
+    """The condition for rows of :func:`between` before the key of ``after``; empty if there can be none."""
     return _Times(keys, dialect).late(after, upto)
 
 
@@ -199,7 +198,7 @@ class _Times:
         return clause(f"({time} < ", at, f" OR ({time} = ", at, f" AND {number} <= ", self.keys.number(state["id"]), "))")
 
     def past(self, state: State) -> Clause:
-        """Past the key of ``state``. The first condition is there for an index."""
+        """Past the key of ``state``. The first condition allows the use of an index."""
         time, at = self.keys.time(self.dialect), self.value(state["at"])
         if self.keys.mode != BOTH:
             return clause(f"{time} > ", at)
@@ -212,7 +211,7 @@ class _Times:
         return clause(" AND ") + _ended(state) if "x" in state else ()
 
     def late(self, after: State, upto: State) -> Clause:
-        """Rows that lie before the key of ``after``, and whose transactions have ended since."""
+        """Rows before the key of ``after`` whose transactions have ended since."""
         if "x" not in after or "x" not in upto or _same_transactions(after, upto):
             return ()
         low = after.get("low", after["at"])
@@ -225,10 +224,10 @@ def _same_transactions(after: State, upto: State) -> bool:
 
 
 def _ended(state: State) -> Clause:
-    """Whether the transaction that wrote a row is among those that were over.
+    """The condition that the transaction that wrote a row had ended.
 
-    ``xmin`` has 32 bits. Only a row of another table's age, 4 billion transactions, could be taken for a newer one; it would
-    have to lie after ``low`` as well. Numbers below 3 are of rows that are older than any transaction.
+    ``xmin`` has 32 bits. Only a row 4 billion transactions old could be taken for a newer one; it would also have to come
+    after ``low``. Numbers below 3 mark rows that are older than any transaction.
     """
     number = f"({NOW_X} - (({NOW_X} - xmin::text::bigint) % {_EPOCH}))"
     closed = clause(f"{number} < ", Value(state["x"], "bigint"))

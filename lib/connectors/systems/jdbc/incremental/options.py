@@ -1,4 +1,4 @@
-"""The options of a stream, and what is wrong with them."""
+"""The options of a stream, and their problems."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableChoice:
     pattern: str = ""
 
     def unknown(self, tables: Collection[str]) -> list[str]:
-        """The names that no one of ``tables`` has; the ``pattern`` if none matches it."""
+        """The names that none of ``tables`` has; the ``pattern`` if none matches it."""
         if self.pattern:
             return [] if any(table in self for table in tables) else [self.pattern]
         return [name for name in self.names if name not in tables]
@@ -97,7 +97,7 @@ INCREMENTAL: Final = Options(
     discoveryInterval=Duration(30.0, meaning="how often new tables are looked for"),
     alias={"timestampColumn": "timestampColumns"},
 )
-"""The options of a stream, beside those of a batch."""
+"""The options of a stream, in addition to those of a batch."""
 
 
 def is_stream_of_tables(values: Values) -> bool:
@@ -105,12 +105,12 @@ def is_stream_of_tables(values: Values) -> bool:
 
 
 def mode_wanted(values: Values) -> str:
-    """The mode; ids, where many tables are read and nothing is said."""
+    """The mode; by ids if the option is not set and the stream reads many tables."""
     return str(values["incremental"] or INCREMENTING)
 
 
 def zone_of(values: Values) -> ZoneInfo:
-    """The zone of times without one."""
+    """The zone for times without zone."""
     return ZoneInfo(str(_value(values, "timeZone") or "UTC"))
 
 

@@ -1,8 +1,8 @@
-"""Positions of the streaming source, and what lies between two of them. Nothing here asks a database.
+"""Positions of the streaming source, and the difference between two of them. Nothing here queries a database.
 
-A position holds one *state* for each table, as JSON. A state stands for a set of row versions, those that are read, and a
-batch is the difference of two such sets. So a replay reads what the first try was to read, and each row version that is
-there when its batch is read is in exactly one batch, whatever is written meanwhile.
+A position holds one *state* for each table, as JSON. A state stands for a set of row versions, those that were read, and a
+batch is the difference of two such sets. So a replay reads the same versions as the first try should. Each row version that
+exists when its batch is read is in exactly one batch, whatever is written meanwhile.
 
 =========================  ========================================================================================
 mode                       the set that a state stands for
@@ -13,10 +13,10 @@ mode                       the set that a state stands for
 ``bulk``                   everything, ``polls`` times
 =========================  ========================================================================================
 
-``holes`` are ids that were not there while somebody was writing: they may come yet. ``x`` and ``open`` are transaction
-numbers of PostgreSQL, 64 bits wide; ``open`` has those that were not over, subtransactions included. ``low`` is where rows
-that came late are looked for, from that time on (null: anywhere); without it, from ``at`` on. ``min`` is the first id of the
-first batch, which only helps to cut it. ``oid`` tells a table from a later one of that name, ``columns`` is its schema.
+``holes`` are ids that were missing while a transaction was writing: they may still come. ``x`` and ``open`` are transaction
+numbers of PostgreSQL, 64 bits wide; ``open`` has those that had not ended, with subtransactions. The stream looks for late
+rows from the time ``low`` on (null: anywhere); without it, from ``at`` on. ``min`` is the first id of the first batch, which
+only helps to cut it. ``oid`` tells a table from a later one of that name, ``columns`` is its schema.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MODES: Final = (INCREMENTING, TIMESTAMP, BOTH, BULK)
 class TableSplit(Split):
     """The share of one task in one table: the rows of ``upto`` that are not in ``after`` (JSON of states, ``""``: nothing).
 
-    ``by`` are the columns of its key, ``oid`` its number, ``ids`` the share of it, where a range of ids is cut.
+    ``by`` has the columns of the key, ``oid`` the table's number, ``ids`` the task's share of a range of ids, if that is cut.
     """
 
     table: str
@@ -64,12 +64,12 @@ def tables(position: Position) -> dict[str, dict[str, Any]]:
 
 
 def table_splits(start: Position, end: Position, parallelism: int) -> Iterator[TableSplit]:
-    """The splits between two positions, in the order of table names, cut where ids are counted."""
+    """The splits between two positions, in the order of table names; ranges of ids are cut."""
     before = tables(start)
     for name, upto in sorted(tables(end).items()):
         after = before.get(name, {})
         if after.get("oid") != upto.get("oid"):
-            after = {}  # another table, which has taken the name
+            after = {}  # another table has taken the name
         if read_fields(after) == read_fields(upto):
             continue
         mode, texts = mode_of(upto), (dumps(read_fields(after)) if read_fields(after) else "", dumps(read_fields(upto)))
@@ -82,7 +82,7 @@ def table_splits(start: Position, end: Position, parallelism: int) -> Iterator[T
 
 
 def mode_of(state: State) -> str:
-    """The mode that a state was made in: a state with a time and an id is one of both."""
+    """The mode of a state: with both a time and an id it is that of both."""
     if "polls" in state:
         return BULK
     if "at" in state:
@@ -91,7 +91,7 @@ def mode_of(state: State) -> str:
 
 
 def read_fields(state: State) -> dict[str, Any]:
-    """The part of a state that says what is read."""
+    """The part of a state that says what was read."""
     return {name: value for name, value in state.items() if name in ("id", "holes", "at", "x", "open", "low", "polls")}
 
 
@@ -115,7 +115,7 @@ def ids_between(after: State, upto: State) -> list[Interval]:
 
 
 def holes_of(state: State) -> list[Interval]:
-    """The holes of a state. Its id may have been moved back below some: they are new ids then."""
+    """The holes of a state. Somebody may have moved its id back below some; these are new ids then."""
     return difference(intervals(state.get("holes", ())), [(state["id"] + 1, _END)]) if "id" in state else []
 
 
@@ -152,7 +152,7 @@ def intersection(some: Iterable[Interval], others: Sequence[Interval]) -> list[I
 
 
 def union(some: Iterable[Interval]) -> list[Interval]:
-    """All numbers of ``some``, ascending, intervals that touch as one."""
+    """All numbers of ``some``, ascending; adjacent intervals become one."""
     result: list[Interval] = []
     for first, last in sorted((first or 0, last) for first, last in some):
         if result and first <= result[-1][1] + 1:
@@ -163,7 +163,7 @@ def union(some: Iterable[Interval]) -> list[Interval]:
 
 
 def shares(whole: Sequence[Interval], smallest: int | None, count: int) -> Iterator[list[Interval]]:
-    """``whole`` in up to ``count`` shares of about as many numbers; an open begin is taken to begin at ``smallest``."""
+    """``whole`` in up to ``count`` shares of about equal size; an interval without a start begins at ``smallest``."""
     known = [(_begin(interval, smallest), interval[1]) for interval in whole]
     total = sum(last - first + 1 for first, last in known)
     for first, last in even_ranges(0, total - 1, count):
@@ -188,13 +188,13 @@ def _begin(interval: Interval, smallest: int | None) -> int:
 
 
 def fingerprint(columns: Iterable[tuple[str, str]]) -> str:
-    """Names and types of columns, in order, 8 letters each: small enough to be kept for a thousand tables."""
+    """Names and types of columns, in order, 8 letters each: small enough for a thousand tables."""
     return "".join(digest(name, length=4) + digest(kind, length=4) for name, kind in columns)
 
 
 @dataclass(frozen=True)
 class Change:
-    """The difference of a table's columns from those of a fingerprint. ``gone`` is a number: their names are not known."""
+    """The difference of a table's columns from a fingerprint. ``gone`` is a number, since the names are not known."""
 
     added: tuple[str, ...]
     retyped: tuple[str, ...]

@@ -1,9 +1,9 @@
-"""Small questions to a database: how far the keys of tables go, how many rows lie between two states, which ids are missing,
-and from what time on rows may still come late.
+"""Small queries to a database: the largest keys of tables, the number of rows between two states, missing ids, and the time
+from which on rows may still come late.
 
-A transaction that was not there at the last look has begun after it, and by its clock it writes later times. So the rows
-that may come late lie after the moment at which the oldest transaction that is still running was first missed. What this
-remembers may be forgotten: a transaction of which nothing is known is taken to be as old as the position says.
+A transaction that did not exist at the last look has begun after it, and by its clock it writes later times. So late rows can
+only come after the last look without the oldest transaction that is still running. This memory may be lost: an unknown
+transaction is taken to be as old as the position says.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _GAPS: Final = 1000
 
 @dataclass(frozen=True)
 class Newest:
-    """The largest key of a table: an id, or a time as text (as it is, where a database has no times) and its largest id."""
+    """The largest key of a table: an id, or a time as text (unchanged if the database has no times) and its largest id."""
 
     at: Any = None
     id: int | None = None
 
 
 class Probe:
-    """Asks over one connection."""
+    """Queries over one connection."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -72,13 +72,13 @@ class Probe:
         return bool(rows_of(self.connection, (f"SELECT 1 FROM {table.source} WHERE ", *rows, " LIMIT 1")))
 
     def count(self, table: StreamTable, rows: Clause, most: int) -> int:
-        """The number of rows of a table that ``rows`` selects, counted no further than ``most``."""
+        """The number of rows of a table that ``rows`` selects, counted up to ``most``."""
         inner = (f"SELECT 1 AS one FROM {table.source} WHERE ", *rows, f" LIMIT {most}")
         ((number,),) = rows_of(self.connection, ("SELECT count(*) FROM (", *inner, ") counted"))
         return int(number)
 
     def nth(self, table: StreamTable, rows: Clause, expression: str, number: int) -> Any:
-        """The value that has ``number`` values before it, in their order; ``None`` if there are fewer."""
+        """The value with ``number`` values before it, in order; ``None`` if there are fewer."""
         order = f" ORDER BY 1 LIMIT 1 OFFSET {number}"
         answer = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
         return answer[0][0] if answer else None
@@ -87,7 +87,7 @@ class Probe:
         return rows_of(self.connection, (f"SELECT min({expression}) FROM {table.source} WHERE ", *rows))[0][0]
 
     def largest_below(self, table: StreamTable, rows: Clause, moment: Any) -> Any:
-        """The largest time of ``rows`` that is before ``moment``, as text."""
+        """The largest time of ``rows`` before ``moment``, as text."""
         time, before = table.keys.time(self.dialect), Value(moment, table.keys.time_type)
         statement = (f"SELECT {self.text(f'max({time})')} FROM {table.source} WHERE ", *rows, f" AND {time} < ", before)
         return rows_of(self.connection, statement)[0][0]
@@ -102,7 +102,7 @@ class Probe:
         return int(rows_of(self.connection, self._largest_id_at(table, at))[0][0])
 
     def missing(self, table: StreamTable, ids: Sequence[Interval], most: int) -> list[Interval]:
-        """The intervals of ids without a row, from the first of ``ids`` to the last. Of too many, the last one is the rest."""
+        """The intervals of ids without a row, within ``ids``. If there are too many, the last one covers the rest."""
         number, (first, last) = table.keys.id(self.dialect), (ids[0][0] or 0, ids[-1][1])
         inside = between(table.keys, self.dialect, {}, {"id": last}, ids)
         following = f"lead({number}) OVER (ORDER BY {number}) AS next"
@@ -127,13 +127,13 @@ class Probe:
         return int(self.connection.rows(f"SELECT count(*) FROM {table.source} WHERE {condition}")[0][0]) if condition else 0
 
     def text(self, expression: str) -> str:
-        """SQL for a time as text, from which the same time can be read again; unchanged where a database has no times."""
+        """SQL for a time as text from which the same time can be read again; unchanged if the database has no times."""
         return self.dialect.text_of(expression)
 
     def _of_each(
         self, tables: Sequence[StreamTable], question: Callable[[StreamTable], Clause]
     ) -> Iterator[tuple[StreamTable, tuple[Any, ...]]]:
-        """The answers, where they are not null; many tables are asked in one statement."""
+        """The answers that are not null; one statement asks for many tables."""
         rest = iter(tables)
         while some := list(islice(rest, _AT_ONCE)):
             questions = [(f"SELECT {n} AS n, v FROM (", *question(table), f") q{n}") for n, table in enumerate(some)]
@@ -157,7 +157,7 @@ class Probe:
 
 
 def _whole(table: StreamTable, number: Any) -> int:
-    """An id. Raises :class:`Misconfigured` for one that lies between others, or is no number: the position would pass by it."""
+    """An id. Raises :class:`Misconfigured` for a fraction or a value that is no number, which a position would skip."""
     if isinstance(number, (int, Decimal)) and number == int(number):
         return int(number)
     text = f'names "{table.keys.incrementing}" of {table.name}, whose largest value is {number!r}, no whole number.'
@@ -165,7 +165,7 @@ def _whole(table: StreamTable, number: Any) -> int:
 
 
 class LateTransactions:
-    """The transactions whose rows may come late, as the position of a table has them. Only tables of PostgreSQL tell."""
+    """The transactions whose rows may come late, for a table's position. Only tables of PostgreSQL tell them."""
 
     def __init__(self, dialect: Dialect, zone: ZoneInfo, delay: float) -> None:
         self.dialect = dialect
@@ -177,7 +177,7 @@ class LateTransactions:
         self._last_look: datetime.datetime | None = None
 
     def look(self, probe: Probe, tables: Iterable[StreamTable]) -> None:
-        """Asks which transactions are running, and then which have ended. The caller has read the largest keys before."""
+        """Queries which transactions are running, and then which have ended. Call it after reading the largest keys."""
         if not any(table.keys.by_transaction for table in tables):
             return
         now = probe.now()
@@ -187,14 +187,14 @@ class LateTransactions:
         self._ended = self._transactions.ended(probe.connection)
 
     def _first_seen(self, name: str) -> datetime.datetime | None:
-        """The earliest time at which a new transaction may have begun: that of the poll before.
+        """The earliest time when a new transaction may have begun: the time of the previous look.
 
-        ``None``, for unknown, of a prepared one, which has a new name.
+        ``None`` (unknown) for a prepared transaction, which has a new name.
         """
         return None if name.startswith(PREPARED) else self._last_look
 
     def state_fields(self, table: StreamTable, state: State, at: Any) -> dict[str, Any]:
-        """The fields about transactions of a state that goes up to the time ``at``, after ``state``."""
+        """The transaction fields of a state up to the time ``at`` that follows ``state``."""
         if not table.keys.by_transaction or self._ended is None:
             return {}
         fields: dict[str, Any] = {"x": self._ended.x}
@@ -205,7 +205,7 @@ class LateTransactions:
         return fields
 
     def _low(self, table: StreamTable, state: State, at: Any) -> Any:
-        """From where on rows may come late; ``None`` for anywhere."""
+        """The time from which on rows may come late; ``None`` for anywhere."""
         begin_times = [moment for moment in self._begin_times.values() if moment is not None]
         texts = [at, *([limit(min(begin_times), self.delay, table.time_kind, self.zone)] if begin_times else [])]
         if len(begin_times) < len(self._begin_times):
@@ -219,7 +219,7 @@ class LateTransactions:
 
 
 def _comparable(text: str) -> datetime.datetime | None:
-    """``text``, as PostgreSQL writes a time, for comparing; ``None`` where Python has no such time."""
+    """``text``, a time as PostgreSQL writes it, for comparison; ``None`` if Python has no such time."""
     plain = re.sub(r"([+-]\d\d)$", r"\1:00", text) if ":" in text else text
     plain = re.sub(r"\.(\d{1,6})", lambda match: "." + match[1].ljust(6, "0"), plain)
     try:

@@ -1,4 +1,4 @@
-"""The task's side of the streaming source: what lies between two states of a table, as record batches."""
+"""The task's side of the streaming source: the rows between two states of a table, as record batches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _log = logging.getLogger("connectors.jdbc")
 
 
 class TableReader(SeekingReader[TableSplit]):
-    """Reads in the order of the key, and hands on rows of one key together: a read that broke off goes on after that key.
+    """Reads in the order of the key, and passes on rows of one key together: after an outage it continues after that key.
 
-    So it does not matter if rows before it are changed or deleted meanwhile. What has no key (``bulk``) is read whole.
+    So changes and deletions of earlier rows do not matter. Without a key (``bulk``) it reads a split as a whole.
     """
 
     def __init__(self, values: Values, dialect: Dialect, schema: pa.Schema) -> None:
@@ -40,7 +40,7 @@ class TableReader(SeekingReader[TableSplit]):
         self._connection: Connection | None = None
 
     def open(self) -> None:
-        """Connections are made when the first split asks for them, and made again after an outage."""
+        """Does nothing: the first split makes the connections, and an outage makes them again."""
 
     def close(self) -> None:
         for connection in (self._rows, self._connection):
@@ -71,7 +71,7 @@ class TableReader(SeekingReader[TableSplit]):
             _log.warning("%s was dropped while it was read", split.table)
 
     def _selection(self, split: TableSplit) -> Selection | None:
-        """The selection of the split as it is now; ``None`` for a table that is gone, or was made anew."""
+        """The present selection of the split; ``None`` for a table that is gone or was made again."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
@@ -120,7 +120,7 @@ class TableReader(SeekingReader[TableSplit]):
         return bool(self.values["preferTimestampNTZ"])
 
     def _as_stream(self, split: TableSplit, selection: Selection, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """``rows`` as they are, or as JSON where many tables share a stream."""
+        """``rows`` unchanged, or as JSON if many tables share a stream."""
         if not is_stream_of_tables(self.values):
             return rows
         columns = {"table": pa.repeat(split.table, rows.num_rows), "row": json_objects(rows)}
@@ -131,7 +131,7 @@ class TableReader(SeekingReader[TableSplit]):
 def batches_of_whole_keys(
     batches: Iterator[tuple[pa.RecordBatch, pa.Array | None]],
 ) -> Iterator[tuple[pa.RecordBatch, str | None]]:
-    """``batches``, whose rows are in the order of their keys, cut so that each ends with the last row of a key."""
+    """``batches``, ordered by key, cut so that each ends with the last row of a key."""
     waiting: list[pa.RecordBatch] = []
     key = ""
     for rows, keys in batches:
@@ -160,7 +160,7 @@ def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def _keys(split: TableSplit, selection: Selection) -> Keys:
-    """The key of a split, with the types that its columns have now."""
+    """The key of a split, with the present types of its columns."""
     if split.mode == BULK:
         return Keys(BULK)
     types = {name: selection.require_column("incrementingColumn", name).sql for name in split.by}
@@ -177,7 +177,7 @@ def _literal(text: str) -> Any:
 
 
 def _key_text(keys: Keys, dialect: Dialect) -> str:
-    """SQL for the key of a row as text, from which the same key can be read again."""
+    """SQL for the key of a row as text from which the same key can be read again."""
     key = _first(keys, dialect)
     return dialect.text_of(key) if dialect.text_type else f"quote({key})"
 

@@ -1,4 +1,4 @@
-"""One step of one table: from the state that it has to the next one, with as many rows as its share allows."""
+"""One step of one table: from its state to the next one, with as many rows as its share allows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _END = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Step:
-    """``backlog`` says how many rows there are, up to a limit; ``state`` makes the next state with a share of them.
+    """``backlog`` returns how many rows there are, up to a limit; ``state`` makes the next state with a share of them.
 
-    Without a limit the backlog is not counted. ``state`` gives ``None`` where there is nothing to read.
+    Without a limit the backlog is not counted. ``state`` returns ``None`` if there is nothing to read.
     """
 
     backlog: Callable[[int | None], int]
@@ -38,7 +38,7 @@ def step_of_bulk(state: State) -> Step:
 
 
 def step_by_id(probe: Probe, table: StreamTable, state: State, newest: Newest, holes: Holes) -> Step | None:
-    """Ids up to the newest, without those that are missing and may still come; and those that were missing before."""
+    """Ids up to the newest, without missing ids that may still come; and ids that were missing before."""
     last, before = newest.id or 0, state.get("id")
     if before is not None and last <= before and not state.get("holes"):
         return None
@@ -67,7 +67,7 @@ class _ById:
         if share == 0:
             return None
         last, later = (self.last, []) if share is None else self._cut(share)
-        # in this order: a transaction that took an id before is still writing, or its row is visible below
+        # in this order: a transaction that has taken an id is still writing, or the queries below see its row
         writing = self.holes.writers(self.probe.connection, self.table.oid)
         old = difference(self._holes(), later)
         new, smallest = self._known_new(last)
@@ -97,12 +97,12 @@ class _ById:
         return state if smallest is None else {**state, "min": smallest}
 
     def _fewer(self, fresh: list[Interval], room: int, last: int) -> tuple[list[Interval], int]:
-        """Holes that there is room for, and where to stop before the first one that there is none for."""
+        """The holes that fit into ``room``, and the id at which to stop before the first one that does not."""
         stop = fresh[room][0] or 0
         return fresh[:room], max(stop - 1, self.known if self.known is not None else stop - 1)
 
     def _cut(self, share: int) -> tuple[int, list[Interval]]:
-        """The id at which ``share`` rows end, late ones first, and the holes that must wait for the next batch."""
+        """The id at which ``share`` rows end, late rows first, and the holes that must wait for the next batch."""
         old = self._holes()
         column = self.table.keys.id(self.probe.dialect)
         if old:
@@ -125,7 +125,7 @@ class _ById:
         return [(self.known + 1, last)] if last > self.known else []
 
     def _known_new(self, last: int) -> tuple[list[Interval], int | None]:
-        """The new ids with a first one; in the first batch that is 1, or the smallest that is there if it is less."""
+        """The new ids, with a start; in the first batch that is 1, or the smallest existing id if that is less."""
         new = self._new(last)
         if self.known is not None or not new:
             return new, None
@@ -179,7 +179,7 @@ class _ByTime:
         return self._upto(self.key if share is None else self._cut(share))
 
     def _cut(self, share: int) -> State:
-        """The key of the last whole group of equal times that the share has room for; of the first group at least."""
+        """The key of the last whole group of equal times that fits into the share, at least of the first group."""
         share -= self._late_count(share)
         if share <= 0:
             return self._known_key()
@@ -204,7 +204,7 @@ class _ByTime:
         return between(self.table.keys, self.probe.dialect, known, upto)
 
     def _late_rows(self) -> Clause:
-        """The rows before the last key that could not be seen."""
+        """The rows before the last key that were not visible then."""
         if "at" not in self.before:
             return ()
         return late_rows(self.table.keys, self.probe.dialect, self.before, self._upto(self._known_key()))

@@ -20,15 +20,15 @@ from .options import is_stream_of_tables, mode_wanted
 from .positions import BOTH, BULK, INCREMENTING, fingerprint
 
 OWN_TABLES: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
-"""Tables that begin so are the library's own: ledgers and stages."""
+"""The names of the library's own tables, ledgers and stages, begin so."""
 
 
 @dataclass(frozen=True)
 class CatalogTable:
-    """A table: its ``columns`` as pairs of name and type, its primary key, and an ``oid`` where the database gives one.
+    """A table: its ``columns`` as pairs of name and type, its primary key, and an ``oid`` if the database has one.
 
-    ``stored`` is false for a view, whose rows do not tell which transaction wrote them. A query has no ``table``, and what
-    stands after FROM is its ``source``.
+    ``stored`` is false for a view, whose rows do not tell which transaction wrote them. A query has no ``table``; its
+    ``source`` is the text after FROM.
     """
 
     table: Table | None
@@ -80,7 +80,7 @@ _ALL: Final = {
 
 
 def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
-    """The tables of the default schema by their names; no views, and none of the library's own."""
+    """The tables of the default schema by name, without views and the library's own tables."""
     statement, condition = _ALL[connection.dialect.system]
     rows = connection.rows(statement.format(condition=condition))
     return {name: table for name, table in _by_table(rows, "").items() if not OWN_TABLES.match(name)}
@@ -133,7 +133,7 @@ QUERY: Final = "query"
 
 @dataclass(frozen=True)
 class StreamTable:
-    """One table, or a query. ``source`` is what stands after FROM, ``time_kind`` says what its times are (:mod:`.keys`)."""
+    """One table, or a query. ``source`` is the text after FROM, ``time_kind`` the kind of its times (:mod:`.keys`)."""
 
     name: str
     source: str
@@ -145,7 +145,7 @@ class StreamTable:
 
     @property
     def schema(self) -> str:
-        """The fingerprint of the columns. That a text may be longer is no change of its type."""
+        """The fingerprint of the columns. A longer limit of a text is no change of type."""
         return fingerprint(self.plain_columns)
 
     @property
@@ -155,7 +155,7 @@ class StreamTable:
 
 @dataclass(frozen=True)
 class Discovery:
-    """The tables that can be read, by name; names of the option ``tables`` that no table has; what is wrong with others."""
+    """The readable tables by name, names in the option ``tables`` that no table has, and the problems of other tables."""
 
     tables: Mapping[str, StreamTable]
     absent: Sequence[str]
@@ -163,7 +163,7 @@ class Discovery:
 
 
 def stream_tables(values: Values, connection: Connection) -> Discovery:
-    """Looks which tables there are."""
+    """Finds the tables to read."""
     absent: Sequence[str] = ()
     if is_stream_of_tables(values):
         catalog = catalog_tables(connection)
@@ -199,7 +199,7 @@ def _single(values: Values, connection: Connection) -> CatalogTable:
 
 def _stream_table(values: Values, table: CatalogTable, dialect: Dialect) -> StreamTable:
     keys = keys_of(values, table, dialect)
-    oid = table.oid if dialect.keeps_table_ids and table.stored else None  # elsewhere a number may be another's next
+    oid = table.oid if dialect.keeps_table_ids and table.stored else None  # elsewhere another table may get the number
     plain = PLAIN if dialect.plain_values else ""
     kind = plain or kind_of(keys.time_type)
     name = str(table.table) if table.table else QUERY
@@ -246,7 +246,7 @@ def _problems(values: Values, table: CatalogTable, dialect: Dialect) -> Iterator
 
 
 def _number(values: Values, table: CatalogTable) -> str | None:
-    """The column of ids: the one that was named, else a primary key of whole numbers."""
+    """The column of ids: the named one, else a primary key of whole numbers."""
     if values["incrementingColumn"]:
         return _name(table, values["incrementingColumn"])
     primary: Sequence[str] = table.primary
@@ -254,10 +254,10 @@ def _number(values: Values, table: CatalogTable) -> str | None:
 
 
 def _is_whole(kind: str, dialect: Dialect) -> bool:
-    """A type of SQLite says little about values, so a query of its largest id decides (:mod:`.probe`)."""
+    """True for whole numbers. A type of SQLite tells little about values, so its largest id decides (:mod:`.probe`)."""
     return not _FRACTIONS.match(kind) if dialect.plain_values else _WHOLE.fullmatch(kind) is not None
 
 
 def _name(table: CatalogTable, name: str) -> str | None:
-    """A column's own name for ``name``, which may differ in case where only one does."""
+    """A column's own name for ``name``, which may differ in case if there is only one such."""
     return own_name(name, [column for column, _ in table.columns])

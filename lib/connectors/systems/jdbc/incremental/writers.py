@@ -1,19 +1,19 @@
-"""Ids that are missing while somebody writes, and the transactions that are open in the database.
+"""Ids that are missing while transactions write, and the transactions that are open in the database.
 
-Missing ids, the holes of a position, may still come until all who wrote then are gone. Who might fill them is remembered
-here; after a restart it is not known, and everybody who writes then is taken for one who did before.
+Missing ids, the holes of a position, may still come until all transactions that wrote then are gone. This module remembers
+which transactions might fill them. After a restart it does not know that, and takes all that write then for such transactions.
 
-An id is taken before its row can be seen, so a smaller id may become visible after a larger one. The driver asks, without
-locks and in this order: how far the keys go, who is writing, which transactions have ended, which rows are there. Whoever took
-a key before the first question is either among the writers, or its rows are there at the last one.
+A transaction takes an id before its row is visible, so a smaller id may become visible after a larger one. The driver
+queries, without locks and in this order: the largest keys, the writers, the transactions that have ended, the rows. A
+transaction that took a key before the first query is either among the writers, or the last query sees its rows.
 
-PostgreSQL shows the locks of a table: a transaction holds its lock on the table, or on the sequence of its ids, from before
-it takes an id until its rows can be seen, and a clock is read in a transaction. A prepared transaction keeps the name that it
-had before, until the server starts again and names it by its number.
+PostgreSQL shows the locks of a table. A transaction holds its lock on the table, or on the sequence of its ids, from before
+it takes an id until its rows are visible, and it reads a clock inside. A prepared transaction keeps its earlier name until
+the server restarts and names it by its number.
 
 MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken an id by
-then is still busy with its statement, so busy sessions are writers as well. The list of transactions comes from a cache,
-which the server fills again after a tenth of a second without readers. The query of our own session in it tells a fresh one.
+then is still busy with its statement, so busy sessions are writers too. The list of transactions comes from a cache,
+which the server refills after a tenth of a second without readers. If it has this session's query, it is fresh.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..selection import NAME
 from .positions import Interval, difference, intersection, union
 
 HOLE_LIMIT: Final = 500
-"""So many holes of a table are watched at a time; the ids after them wait."""
+"""The most holes of a table that are watched at a time; the ids after them wait."""
 
 
 @dataclass
@@ -40,21 +40,21 @@ class _Watch:
 
 @dataclass
 class Holes:
-    """The watched holes of all tables. With a ``single_writer`` ids become visible in their order, and nobody is asked."""
+    """The watched holes of all tables. With a ``single_writer`` ids become visible in order, and nothing is queried."""
 
     single_writer: bool = False
     _watches: dict[str, list[_Watch]] = field(default_factory=dict)
     _ahead: dict[str, list[_Watch]] = field(default_factory=dict)
-    """Ids that were taken when the driver looked, but that no position has reached yet."""
+    """Ids that were already taken when the driver looked, but that no position has reached yet."""
 
     def writers(self, connection: Connection, oid: int | None) -> Writers:
         """The writers that may fill holes of a table with that ``oid``; none with a ``single_writer``."""
         return Writers() if self.single_writer else writers(connection, oid)
 
     def open(self, table: str, holes: Sequence[Interval], writers: Writers) -> list[Interval]:
-        """Those of ``holes`` that ``writers``, who are writing now, may still fill.
+        """Those of ``holes`` that ``writers``, which are writing now, may still fill.
 
-        A hole that was given up is remembered as long as the position has it: only a batch can write that it is gone.
+        An abandoned hole is remembered as long as the position has it, since only a batch can remove it there.
         """
         watches = self._watches.setdefault(table, [])
         unknown = list(holes)
@@ -66,12 +66,12 @@ class Holes:
         return union(hole for watch in watches if watch.writers for hole in intersection(holes, watch.holes))
 
     def watch(self, table: str, holes: Sequence[Interval], writers: Writers) -> None:
-        """From now on, ``writers`` may fill ``holes``."""
+        """Watches ``holes``, which ``writers`` may fill."""
         if holes and writers:
             self._watches.setdefault(table, []).append(_Watch(writers.names, list(holes)))
 
     def watch_ahead(self, table: str, after: int, last: int, writers: Writers) -> None:
-        """Only ``writers`` may fill ids past ``after`` and up to ``last``, which was the newest id when they were looked up."""
+        """Notes that only ``writers`` may fill ids past ``after`` up to ``last``, the newest id when they were queried."""
         watches = [watch for watch in self._ahead.get(table, []) if watch.holes[-1][1] > after]
         ids: list[Interval] = [(after + 1, last)] if last > after else []
         for watch in watches:
@@ -79,7 +79,7 @@ class Holes:
         self._ahead[table] = [*watches, _Watch(writers.names, ids)] if ids else watches
 
     def settled(self, table: str, known: int | None, writers: Writers) -> list[Interval]:
-        """The ids past ``known`` that nobody can fill any more: all who could when they were first looked up are gone."""
+        """The ids past ``known`` that no transaction can fill any more: all that could at the first look are gone."""
         if known is None:
             self._ahead.pop(table, None)  # the first batch, perhaps of another table of that name
         watches = self._ahead.get(table, [])
@@ -100,24 +100,24 @@ SELECT n FROM generate_series(%s::bigint, %s::bigint) AS n WHERE pg_xact_status(
 """
 _UNSEEN: Final = "SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint"
 PREPARED: Final = "-1/"
-"""The prefix of names of prepared transactions: in ``pg_locks`` since the server started again, in :func:`running` always."""
+"""The prefix of names of prepared transactions: in ``pg_locks`` after a restart of the server, in :func:`running` always."""
 
 
 @dataclass(frozen=True)
 class EndedTransactions:
-    """Transactions below ``x`` are over, without those in ``open``: they are committed and can be seen, or rolled back."""
+    """The transactions below ``x`` except ``open``, which have ended: they are committed and visible, or rolled back."""
 
     x: int
     open: tuple[Interval, ...]
 
 
 def running(connection: Connection) -> frozenset[str]:
-    """Every transaction in this database, also those that have written nothing yet: their clocks show when they began."""
+    """Every transaction in this database, also those that have written nothing yet: their times show when they began."""
     return frozenset(name for (name,) in connection.rows(_RUNNING))
 
 
 class Transactions:
-    """The transactions that have ended, subtransactions and prepared ones included. Remembers the last answer."""
+    """Finds the transactions that have ended, with subtransactions and prepared ones. Remembers the last answer."""
 
     def __init__(self) -> None:
         self._seen: EndedTransactions | None = None
@@ -136,9 +136,9 @@ class Transactions:
         return self._seen
 
     def _ending(self, connection: Connection, x: int) -> int | None:
-        """The first transaction that says that it is over while its rows cannot be seen yet: it is being committed.
+        """The first transaction that counts as over while its rows are not yet visible, since its commit is in progress.
 
-        Nobody tells which subtransactions are its own; they have greater numbers, and all of those count as open.
+        The server does not tell its subtransactions; they have greater numbers, so all of these count as open.
         """
         unseen = [n for (n,) in connection.rows(_UNSEEN) if n < x]
         return next((n for n in sorted(unseen) if not connection.rows(_OPEN, [n, n])), None)
@@ -178,10 +178,10 @@ _DENIED: Final = "1227"
 
 @dataclass(frozen=True)
 class Writers:
-    """Open transactions at one moment. ``names`` are those that a watch begins with.
+    """Open transactions at one moment. A watch begins with ``names``.
 
-    ``present`` are all names by which an earlier watch may know them. ``detached`` have no session, and may have had another
-    name before: they may be any of an earlier watch.
+    ``present`` has all names by which an earlier watch may know them. ``detached`` transactions have no session, and may have
+    had another name before: they may be any transaction of an earlier watch.
     """
 
     names: frozenset[str] = frozenset()
@@ -192,12 +192,12 @@ class Writers:
         return bool(self.names)
 
     def remaining(self, watched: frozenset[str]) -> frozenset[str]:
-        """Those of ``watched`` that are still open; a watch that has ended stays so."""
+        """Those of ``watched`` that are still open; a watch that has ended remains ended."""
         return watched & self.present | self.detached if watched else watched
 
 
 def writers(connection: Connection, oid: int | None) -> Writers:
-    """The transactions that may hold ids of a table that nobody sees yet; of any table without an ``oid``.
+    """The transactions that may hold ids of a table that are not visible yet; without an ``oid``, of any table.
 
     Databases with one writer have none. Raises :class:`Misconfigured` if the user may not see the transactions of others.
     """
@@ -212,7 +212,7 @@ def _lock_holders(connection: Connection, oid: int | None) -> Writers:
 
 
 def _sessions(connection: Connection, oid: int | None) -> Writers:
-    """A transaction has a number once it has a row; until then its session names it."""
+    """The writers by session: a transaction has a number once it has a row; until then its session names it."""
     connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     try:
         busy = {session for (session,) in connection.rows(_BUSY_SESSIONS)}
@@ -227,7 +227,7 @@ def _sessions(connection: Connection, oid: int | None) -> Writers:
 
 
 def _transactions(connection: Connection) -> list[tuple[str, int]]:
-    """The number and the session (0: none) of each transaction of other sessions, as they are now."""
+    """The number and the session (0: none) of each present transaction of other sessions."""
     until = machine.monotonic() + _LOOK_SECONDS
     while True:
         look = machine.token()
