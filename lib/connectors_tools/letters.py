@@ -245,7 +245,8 @@ class Letters:
             text = f"sends them otherwise than the send to {plan['sink']} that was interrupted. Call that again"
             raise _refused("--to", f"{text}; or give --anew, and what it has written may be there twice.")
         else:
-            part = [item for item in self.letters(Filter(), plan["letters"]) if letter_key(item[1]) in plan["letters"][item[0]]]
+            keys = {name: set(of_file) for name, of_file in plan["letters"].items()}
+            part = [(name, letter) for name, letter in self.letters(Filter(), keys) if letter_key(letter) in keys[name]]
             self._write(to.rows(self._frame(spark, part)), number, plan, to)
         return number, sum(map(len, plan["letters"].values()))
 

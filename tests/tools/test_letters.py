@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from connectors.core import Batch
-from connectors.core.dead_letters import LetterFile, SinkLetters, SourceLetters, letters_in
+from connectors.core.dead_letters import LetterFile, SinkLetters, SourceLetters, letter_key, letters_in
 from connectors.core.source import Split
 from connectors.ground.errors import Fatal, Misconfigured
 from connectors.storage.local import LocalStorage
@@ -360,6 +360,32 @@ def test_two_senders_do_not_plan_the_same_letters(spark: Any, tmp_path: Path) ->
         Letters(str(folder)).send(spark, COMMA, late)
     assert Letters(str(folder)).send(spark, COMMA, to) == 2
     assert lines(out) == ['{"id":1,"city":"Bern"}', '{"id":2,"city":"Rome"}']
+
+
+@pytest.mark.spark
+def test_the_letters_of_an_interrupted_part_are_looked_up_by_their_keys(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparisons = 0
+
+    class Key(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return super().__eq__(other)
+
+        __hash__ = str.__hash__
+
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder, records=[b'{"id":%d,}' % number for number in range(100)])
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Target, "write", _die)
+        Letters(str(folder)).send(spark, COMMA, target(out))
+    monkeypatch.setattr("connectors_tools.letters.letter_key", lambda letter: Key(letter_key(letter)))
+    assert Letters(str(folder)).send(spark, COMMA, target(out)) == 100
+    assert comparisons <= 200
 
 
 @pytest.mark.spark
