@@ -132,6 +132,17 @@ def test_a_replay_does_not_bring_back_what_was_dropped(tmp_path: Path) -> None:
     assert records(tmp_path) == [b"new"]
 
 
+def test_letters_of_a_year_that_no_datetime_has_are_listed_and_dropped(tmp_path: Path) -> None:
+    at = 1_600_000_000_123_000_000
+    found = SourceLetters("connectors.kafka", LocalStorage(tmp_path))
+    for number in range(2):
+        found.add(str(number), "Poison", f"error {number}", b"x", timestamp=at)
+    found.put(_Part(0))
+    assert letters("list", tmp_path).output.startswith("2 dead letters")
+    letters("drop", tmp_path, "--error", "error 0", "--yes")
+    assert pq.read_table(tmp_path)["timestamp"].cast(pa.int64()).to_pylist() == [at]
+
+
 def refuse(folder: Path, *records: str) -> None:
     """What a sink without a ledger does with bad rows of one batch, each time that it writes it."""
     sink, batch, file = SinkLetters(LocalStorage(folder), "http", "orders", repeats=True), Batch("orders", "q", 3), LetterFile()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any, Final
 
 from ..ground.state import dumps
@@ -31,7 +30,6 @@ def context_headers(letter: DeadLetter, connector: str) -> list[tuple[str, bytes
 def letter_fields(letter: DeadLetter, connector: str, position: dict[str, Any] | None = None) -> dict[str, Any]:
     """The columns of a dead letter in ``deadLetterPath``; its headers hold those of the record and the context."""
     place = position or {"topic": letter.topic, "partition": letter.partition, "offset": letter.offset}
-    time = letter.timestamp
     return {
         "source": f"connectors.connect {connector}".strip(),
         "position": dumps(place),
@@ -42,5 +40,5 @@ def letter_fields(letter: DeadLetter, connector: str, position: dict[str, Any] |
         "headers": [
             {"key": key, "value": value} for key, value in [*letter.headers, *context_headers(letter, connector)]
         ],
-        "timestamp": None if time is None else datetime.datetime.fromtimestamp(time / 1000, datetime.timezone.utc),
+        "timestamp": None if letter.timestamp is None else letter.timestamp * 1000,
     }

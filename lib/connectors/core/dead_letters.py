@@ -162,12 +162,22 @@ class LetterFile:
 
 
 def letters_in(file: Any) -> Iterator[dict[str, Any]]:
-    """The letters of an open file, one by one."""
+    """The letters of an open file, one by one; the ``timestamp`` of a letter is in :func:`microseconds`."""
     import pyarrow.parquet as pq
 
     source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
     for rows in pq.ParquetFile(source).iter_batches(batch_size=_ROWS):
+        index = rows.schema.get_field_index("timestamp")
+        if index >= 0:
+            rows = rows.set_column(index, "timestamp", microseconds(rows.column(index)))
         yield from rows.to_pylist()
+
+
+def microseconds(times: pa.Array) -> pa.Array:
+    """Timestamps as integers since 1970: a producer may say the year 50000, which ``datetime`` lacks. Other values stay."""
+    if not pa.types.is_timestamp(times.type):
+        return times
+    return times.cast(pa.timestamp("us", times.type.tz), safe=False).cast(pa.int64())
 
 
 def letter_key(letter: Letter) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..core.dead_letters import SourceLetters
+from ..core.dead_letters import SourceLetters, microseconds
 from ..core.source import RecordEmitter, Split
 from ..ground.errors import Poison
 from ..ground.options import Values
@@ -95,7 +95,8 @@ class FormatEmitter(RecordEmitter):
 
     def _set_aside(self, letters: SourceLetters, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> None:
         """Each of the bad ``records`` becomes a letter that can be sent again: with its key, headers and timestamp."""
-        originals = {name: records.column(name).to_pylist() for name in _ORIGINAL if name in records.schema.names}
+        names = [name for name in _ORIGINAL if name in records.schema.names]
+        originals = {name: microseconds(records.column(name)).to_pylist() for name in names}
         if self.headers is not None and "headers" not in originals:
             originals["headers"] = list(self.headers(records, split))
         for number, record in enumerate(bad):

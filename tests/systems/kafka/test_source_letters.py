@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import Producer
 
 from connectors.core.planning import INITIAL
 from connectors.ground.retry import RetryObserver, observed_retries
@@ -83,6 +84,19 @@ def test_a_letter_has_the_key_headers_and_time_of_its_record(
     assert (offset(letter), letter["record"]) == (1, b"{broken}")
     assert (letter["key"], letter["headers"]) == (key, as_sent(headers))
     assert letter["timestamp"] == sent["timestamp"]
+
+
+def test_a_letter_of_a_year_that_no_datetime_has_is_read_and_is_there_once(tmp_path: Path) -> None:
+    at = 1_600_000_000_123_000  # microseconds in the place of milliseconds
+    topic = Topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
+    topic.send([b'{"id": 0}'])
+    producer = Producer({"bootstrap.servers": topic.server.bootstrap})
+    producer.produce(topic.name, b"{broken}", timestamp=at)
+    assert producer.flush(30) == 0
+    for _ in range(2):
+        assert LetterQuery(topic, tmp_path).values() == [{"id": 0}]
+    (file,) = tmp_path.glob("*.parquet")
+    assert pq.read_table(file)["timestamp"].cast(pa.int64()).to_pylist() == [at * 1000]
 
 
 @pytest.mark.parametrize("include", ["false", "true"])
