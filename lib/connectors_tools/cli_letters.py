@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .letters import Filter, Kind, Letters
 
 _TIME: Final = click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d"])
-_VALUE: Final = re.compile(r'"[^"\\]*"\s*:|\w')
-"""The name of a field, or a character of a value."""
 _SHOWN: Final = 500
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z_.]+\] ")
 """The name of an error of Spark, before its text."""
@@ -153,4 +151,6 @@ def _letter_lines(letter: Letter, *, plain: bool) -> Iterator[str]:
 
 def _masked(text: str) -> str:
     """The text with an x for each letter and a 9 for each digit of a value; the names of fields stay."""
-    return _VALUE.sub(lambda match: match[0] if len(match[0]) > 1 else "9" if match[0].isdigit() else "x", text)
+    from .letters import NAME
+
+    return re.sub(rf"{NAME}|\w", lambda match: match[0] if len(match[0]) > 1 else "9" if match[0].isdigit() else "x", text)

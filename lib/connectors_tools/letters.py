@@ -40,8 +40,11 @@ _PART_BYTES: Final = 64 << 20
 _VARIABLE: Final = re.compile(r"\b(?=\w*\d)\w+\b")
 """A word with a digit: what differs between errors of one kind."""
 _LONGEST_KIND: Final = 160
-_NAME: Final = re.compile(r'"[^"\\]*"\s*:')
-"""The name of a field in JSON."""
+NAME: Final = r'(?<=[{,])\s*"[^"\\]*"\s*:'
+"""The name of a field in JSON. What stands elsewhere before a colon is a value, of a damaged record too."""
+_NAME: Final = re.compile(NAME)
+_ESCAPES: Final = re.compile(r'(?:\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt]))+')
+"""Characters as JSON may write them."""
 _SHORT: Final = 3
 """A word of so many characters is in most texts: it is one of a record's values if the whole word is."""
 
@@ -143,13 +146,24 @@ class Target:
 
 def error_without_values(letter: Letter) -> str:
     """The error of a letter, with … for each word that is in a value of its record or key."""
-    text = " ".join(_NAME.sub(" ", (letter[name] or b"").decode(errors="replace")) for name in ("key", "record"))
+    texts = (text for name in ("key", "record") for text in _texts(letter[name] or b""))
+    text = " ".join(_NAME.sub(" ", text) for text in texts)
     words = set(re.findall(r"\w+", text))
 
     def is_value(word: str) -> bool:
         return word in words or (len(word) > _SHORT and word in text)
 
     return re.sub(r"\w+", lambda match: "…" if is_value(match[0]) else match[0], str(letter["error"]))
+
+
+def _texts(content: bytes) -> Iterator[str]:
+    """The texts that a decoder may have read in bytes whose format and encoding nobody knows here."""
+    text = content.decode(errors="replace")
+    yield text
+    if "\\" in text:
+        yield _ESCAPES.sub(lambda match: str(json.loads(f'"{match[0]}"')), text)
+    if "\ufffd" in text or "\0" in text:  # it is not UTF-8
+        yield from (content.decode(encoding, errors="replace") for encoding in ("latin-1", "utf-16-le", "utf-16-be"))
 
 
 class Letters:

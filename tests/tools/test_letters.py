@@ -107,6 +107,28 @@ def test_values_in_errors_are_masked_too(tmp_path: Path) -> None:
     assert "got 'anna@example.org...'" in letters("show", tmp_path, "--plain").output
 
 
+@pytest.mark.parametrize("encoding", ["json", "utf-8", "latin-1", "utf-16", "utf-16-be"])
+def test_values_in_errors_are_masked_whatever_the_encoding_of_the_record(tmp_path: Path, encoding: str) -> None:
+    found = SourceLetters("connectors.kafka", LocalStorage(tmp_path))
+    text = json.dumps({"id": "Jürgen\tBäcker"}, ensure_ascii=encoding == "json")
+    record = text.encode("utf-8" if encoding == "json" else encoding)
+    found.add("0", "ValueError", "field id: must be a bigint; got 'Jürgen\tBäcker'", record)
+    found.put(_Part(0))
+    for command in ("list", "show"):
+        assert not [word for word in ("Jürgen", "Bäcker") if word in letters(command, tmp_path).output]
+
+
+def test_a_value_that_stands_before_a_colon_is_masked(tmp_path: Path) -> None:
+    found = SourceLetters("connectors.kafka", LocalStorage(tmp_path))
+    damaged = [b'{"city":"Bern":3,"note":1}', b'"Bern": 3', b'{"note":["Bern" : 3]}', b'{"note":"a \\"Bern\\":"}']
+    for number, record in enumerate(damaged):
+        found.add(str(number), "JSONDecodeError", "a note at 'Bern'", record)
+    found.put(_Part(0))
+    shown = letters("show", tmp_path).output + letters("list", tmp_path).output
+    assert '{"city":"xxxx":9,"note":9}' in shown
+    assert "Bern" not in shown
+
+
 def test_a_limit_is_a_number_from_1_on(tmp_path: Path) -> None:
     assert "--limit" in letters("show", tmp_path, "--limit", "-1", code=2).output
 
