@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -15,8 +16,6 @@ from connectors.metrics.words import count
 from .cli_systems import echo_json, in_json, json_object, pairs
 
 if TYPE_CHECKING:
-    import datetime
-
     from connectors.core.dead_letters import Letter
 
     from .letters import Filter, Kind, Letters
@@ -124,8 +123,16 @@ def _opened(
 ) -> tuple[Letters, Filter]:  # fmt: skip
     from .letters import Filter, Letters
 
-    chosen = Filter(error, source, since and since.astimezone(), until and until.astimezone())
+    chosen = Filter(error, source, since and _in_zone(since), until and _in_zone(until))
     return Letters(path, json_object("--storage-options", storage_options)), chosen
+
+
+def _in_zone(time: datetime.datetime) -> datetime.datetime:
+    """The time in its own zone, or in that of this machine."""
+    try:
+        return time if time.tzinfo else time.astimezone()
+    except (OverflowError, ValueError):  # the years 1 and 9999, for no beginning and no end
+        return time.replace(tzinfo=datetime.timezone.utc)
 
 
 def _kind_lines(kind: Kind) -> Iterator[str]:

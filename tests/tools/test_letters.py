@@ -84,6 +84,7 @@ def test_letters_are_chosen_by_time(tmp_path: Path) -> None:
         for option, time in [("--since", now - hour), ("--since", now + hour), ("--until", now - hour), ("--until", now + hour)]
     ]
     assert counts == [2, 0, 0, 2]
+    assert letters("list", tmp_path, "--since", "0001-01-01", "--until", "9999-12-31T23:59:59").output.count("dead letter") == 2
 
 
 def test_values_are_masked_unless_asked_for(tmp_path: Path) -> None:
