@@ -14,7 +14,16 @@ import pytest
 
 from connectors.core import Batch, Misconfigured, Split
 from connectors.core.commit import Commit
-from connectors.core.dead_letters import SHOWN, LetterFile, SinkLetters, SourceLetters, letters_in
+from connectors.core.dead_letters import (
+    SHOWN,
+    LetterFile,
+    SinkLetters,
+    SourceLetters,
+    letter_key,
+    letters_in,
+    letters_left,
+    remove_letters,
+)
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.storage import Storage, storage_of
@@ -163,6 +172,26 @@ class TestPlaces:
         keys = [item["Key"] for item in server.client("s3").list_objects_v2(Bucket=bucket)["Contents"]]
         assert sorted(key.partition("-")[0] for key in keys) == ["bad/file_stream", "bad/toy"]
         assert list(tmp_path.iterdir()) == []
+
+    def test_letters_are_removed_in_a_bucket_while_others_read_them(self, tmp_path: Path) -> None:
+        server = required(MotoServer)
+        bucket = f"removed{id(tmp_path)}"
+        location, options = f"s3://{bucket}/bad", server.bucket(bucket)
+        storage = storage_of(location, options)
+        put(storage, Part(0), *((str(number), b"x" * 100) for number in range(5000)))
+        (name,) = storage.names()
+        keys = [letter_key(letter) for letter in letters_left(storage, name)]
+        reader = storage_of(location, options)
+        call, removals = reader.bucket.call, iter(range(0, 5000, 1000))  # type: ignore[attr-defined]
+
+        def call_late(operation: str, **arguments: Any) -> Any:
+            if operation == "get_object":
+                first = next(removals)
+                remove_letters(storage, name, set(keys[first : first + 1000]))
+            return call(operation, **arguments)
+
+        reader.bucket.call = call_late  # type: ignore[attr-defined]
+        assert [letter_key(letter) for letter in letters_left(reader, name)] == keys[1000:]
 
     @pytest.mark.parametrize("kind", [FileStreamSource, FileStreamSink])
     def test_a_place_without_a_conditional_create_is_refused_at_the_start(self, kind: Any) -> None:

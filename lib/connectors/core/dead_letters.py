@@ -34,7 +34,7 @@ import pyarrow as pa
 from ..ground.errors import ConnectorError, Poison
 from ..ground.options import Choice, Json, Options
 from ..ground.state import digest, dumps
-from ..storage.base import Storage, spooled
+from ..storage.base import SPOOLED, Storage, spooled
 from ..storage.location import Location
 from .batch import Batch, Committable
 from .folder import SinkFolder
@@ -161,6 +161,15 @@ class LetterFile:
         self._rows, self._bytes = [], 0
 
 
+def open_letters(storage: Storage, name: str) -> pa.NativeFile:
+    """A letter file, open for reading. Raises ``FileNotFoundError``.
+
+    An object store reads by ranges, between which a removal may replace the file. So it is read at once, unless it is large.
+    """
+    size = storage.size(name)
+    return storage.open(name) if size is None or size > SPOOLED else pa.BufferReader(storage.read(name))
+
+
 def letters_in(file: Any) -> Iterator[dict[str, Any]]:
     """The letters of an open file, one by one; the ``timestamp`` of a letter is in :func:`microseconds`."""
     import pyarrow.parquet as pq
@@ -189,7 +198,7 @@ def letter_key(letter: Letter) -> str:
 def letters_left(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
     """The letters of a file that were not removed. Raises ``FileNotFoundError``."""
     removed = {key for key, _ in removed_letters(storage, name)}
-    with storage.open(name) as file:
+    with open_letters(storage, name) as file:
         for letter in letters_in(file):
             if not removed or letter_key(letter) not in removed:
                 yield letter
@@ -213,7 +222,7 @@ def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
     removed = {key for key, _ in removed_letters(storage, name)}
     removal: list[tuple[str, str]] = []
     is_late = False
-    with storage.open(name) as file:
+    with open_letters(storage, name) as file:
         for letter in letters_in(file):
             if (key := letter_key(letter)) in removed:
                 is_late = True  # who removed it died before the file was rewritten, or another process has put it back
@@ -283,7 +292,7 @@ def _put_new(storage: Storage, name: str, letters: LetterFile) -> None:
 
 def _known(storage: Storage, name: str) -> set[str]:
     """The keys of the letters that a file has or had; none if there is no such file."""
-    with contextlib.suppress(FileNotFoundError), storage.open(name) as file:
+    with contextlib.suppress(FileNotFoundError), open_letters(storage, name) as file:
         return {*_keys(file), *(key for key, _ in removed_letters(storage, name))}
     return set()
 

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.dead_letters import letters_in
+from connectors.core.dead_letters import letters_in, open_letters
 from connectors.ground.options import masked
 from connectors.metrics.frame import abouts_of
 from connectors.metrics.history import QueryHistory
@@ -155,7 +155,7 @@ def dead_letters(place: str, since: float) -> DeadLetterRecord:
     newest = sorted((item for item in items if not 0 < item.changed < (since - 60) * 1e9), key=lambda item: -item.changed)
     total, samples = 0, list[LetterSample]()
     for item in newest[:_FILES]:
-        with storage.open(item.name) as file:
+        with open_letters(storage, item.name) as file:
             for letter in letters_in(file):
                 if letter["at"] >= begin:
                     total += 1

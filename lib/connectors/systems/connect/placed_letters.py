@@ -11,7 +11,7 @@ from ...connect.connector import TopicPartition
 from ...connect.dead_letters import letter_fields
 from ...connect.host import DeadLetter, LetterBox
 from ...core import Batch
-from ...core.dead_letters import LetterFile, letters_in, removed_letters
+from ...core.dead_letters import LetterFile, letters_in, open_letters, removed_letters
 from ...ground.state import digest
 from ...storage.base import Storage
 
@@ -61,7 +61,7 @@ class PlacedLetters(LetterBox):
     def _read_next(self, place: TopicPartition) -> None:
         """Learns which rows the next file of a partition has. Raises ``FileNotFoundError`` behind the last one."""
         name = self._name(place)
-        with self._storage.open(name) as file:
+        with open_letters(self._storage, name) as file:
             positions = [letter["position"] for letter in letters_in(file)]
         positions += [position for _, position in removed_letters(self._storage, name)]
         self._known.setdefault(place, set()).update(json.loads(position)["offset"] for position in positions)
