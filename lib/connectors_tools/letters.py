@@ -110,6 +110,9 @@ class Target:
             text = f.col("record").cast("string")
             row = f.from_json(text, self.schema, {"mode": "FAILFAST"})
             length = f.json_array_length(f.concat(f.lit("["), text, f.lit("]")))  # from_json leaves out what comes behind
+            names = letters.select(row.alias("_row")).schema["_row"].dataType.fieldNames()  # type: ignore[attr-defined]
+            has_none = ~f.arrays_overlap(f.json_object_keys(text), f.array(*map(f.lit, names)))
+            row = unless(has_none, "a record has none of the columns of --schema", row)
             row = unless(~length.eqNullSafe(1), "a record is not one JSON object, as --schema says", row)
             letters = letters.select("*", row.alias("_row")).select("*", "_row.*")
             default = ["_row.*"]

@@ -495,6 +495,9 @@ def test_a_record_is_sent_whole_or_stays(spark: Any, tmp_path: Path) -> None:
         with pytest.raises(Exception, match="one JSON object"):
             Letters(str(folder)).send(spark, Filter(), target(tmp_path / "out", **row))
         assert records(folder) == [record]
+    put(tmp_path / "other", records=[b'{"Row":1,"raw":{"row":2}}'])
+    with pytest.raises(Exception, match="none of the columns"):
+        Letters(str(tmp_path / "other")).send(spark, Filter(), target(tmp_path / "out", **row))
     lost = target(tmp_path / "out", value="get_json_object(string(record), '$.nothing')")
     with pytest.raises(Exception, match="NULL of a record"):
         Letters(str(tmp_path / "letters-3")).send(spark, Filter(), lost)
