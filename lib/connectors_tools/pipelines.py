@@ -332,8 +332,13 @@ class _Pipeline:
         recorded = "what its batches have recorded"
         judged = "its table" if self.is_into_delta else "the target" if look else ""
         judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
+        delivered_words = " A dead letter that somebody deletes is not missed."
+        if self.is_into_delta:
+            delivered_words += " One that `letters send` brings into the table itself is delivered and not read."
+        elif look:
+            delivered_words = " `delivered` are rows whose keys the target has: one whose dead letter somebody drops is missed."
         reconciled = {
-            "delivered_words": "" if self.is_into_delta or not look else " `delivered` are rows whose keys the target has.",
+            "delivered_words": delivered_words,
             "with_rows": ", table" if look and not self.is_into_delta else "",
             "lost": "\ndisplay(pipeline.lost(spark, table), rows=5)" if look else "",
         }
