@@ -332,11 +332,12 @@ class _Pipeline:
         recorded = "what its batches have recorded"
         judged = "its table" if self.is_into_delta else "the target" if look else ""
         judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
-        delivered_words = " A dead letter that somebody deletes is not missed."
+        delivered_words = " A dead letter that somebody deletes is not noticed."
         if self.is_into_delta:
-            delivered_words += " One that `letters send` brings into the table itself is delivered and not read."
+            delivered_words += " A record that `letters send` writes into the table itself counts as delivered, not as read."
         elif look:
-            delivered_words = " `delivered` are rows whose keys the target has: one whose dead letter somebody drops is missed."
+            delivered_words = " `delivered` counts rows whose keys the target has, so a row whose dead letter somebody drops "
+            delivered_words += "is missing."
         reconciled = {
             "delivered_words": delivered_words,
             "with_rows": ", table" if look and not self.is_into_delta else "",

@@ -86,8 +86,13 @@ def test_a_letter_has_the_key_headers_and_time_of_its_record(
     assert letter["timestamp"] == sent["timestamp"]
 
 
-def test_a_letter_of_a_year_that_no_datetime_has_is_read_and_is_there_once(tmp_path: Path) -> None:
-    at = 1_600_000_000_123_000  # microseconds in the place of milliseconds
+@pytest.mark.parametrize(
+    ("at", "microseconds"),
+    [(1_600_000_000_123_000, 1_600_000_000_123_000_000), (1_600_000_000_123_000_000, (2**63 - 1) // 1000 * 1000)],
+)
+def test_a_letter_of_a_year_that_no_datetime_has_is_read_and_is_there_once(
+    tmp_path: Path, at: int, microseconds: int
+) -> None:
     topic = Topic(1, message_timestamp_after_max_ms=str(2**63 - 1))
     topic.send([b'{"id": 0}'])
     producer = Producer({"bootstrap.servers": topic.server.bootstrap})
@@ -96,7 +101,7 @@ def test_a_letter_of_a_year_that_no_datetime_has_is_read_and_is_there_once(tmp_p
     for _ in range(2):
         assert LetterQuery(topic, tmp_path).values() == [{"id": 0}]
     (file,) = tmp_path.glob("*.parquet")
-    assert pq.read_table(file)["timestamp"].cast(pa.int64()).to_pylist() == [at * 1000]
+    assert pq.read_table(file)["timestamp"].cast(pa.int64()).to_pylist() == [microseconds]
 
 
 @pytest.mark.parametrize("include", ["false", "true"])

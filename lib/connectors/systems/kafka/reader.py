@@ -27,6 +27,8 @@ from .positions import OffsetRange
 from .records import HEADERS
 
 _log = logging.getLogger("connectors.kafka")
+_LAST_MILLISECOND: Final = (2**63 - 1) // 1000
+"""The last time that Spark has: microseconds in 64 bits, in the year 294247."""
 _EOF: Final = "_PARTITION_EOF"
 _BATCH_RECORDS: Final = 10_000
 _POLL_SECONDS: Final = 0.1
@@ -216,7 +218,9 @@ def _headers(message: Any) -> list[dict[str, Any]] | None:
 
 
 def _timestamps(milliseconds: Any) -> pa.Array:
-    return pa.array(milliseconds, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    """The times as Spark has them. A time beyond those, as of a producer that writes nanoseconds, is the last one of them."""
+    times = np.clip(np.asarray(milliseconds, np.int64), -_LAST_MILLISECOND, _LAST_MILLISECOND)
+    return pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 _PLAIN_COLUMNS: Final[Mapping[str, Callable[[OffsetRange, Sequence[Any]], pa.Array]]] = {
