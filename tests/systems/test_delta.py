@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -11,12 +12,13 @@ from itertools import count
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyspark import inheritable_thread_target
 
 import connectors
-from connectors.core import Batch, CommitRefused, Misconfigured, Sink
+from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
@@ -197,6 +199,57 @@ def test_an_older_checkpoint_is_refused_by_the_tables_whose_ledger_is_lost(spark
     write_item(spark, connectors.foreach_batch(DeltaTables, options), 2)
     write_item(spark, connectors.foreach_batch(DeltaTables, options), 3)
     assert sorted(delta(tmp_path / "items")["n"].to_pylist()) == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def schema(spark: Any, tmp_path: Path) -> Iterator[str]:
+    """An empty schema of the catalog."""
+    name = f"copies_{uuid4().hex[:8]}"
+    spark.sql(f"CREATE SCHEMA {name} LOCATION '{tmp_path / 'schema'}'")
+    yield name
+    spark.sql(f"DROP SCHEMA {name} CASCADE")
+
+
+def tables_of(spark: Any, rows: Sequence[tuple[str, int, int]]) -> Any:
+    """A batch of a stream of tables: rows of a table, with ``id`` and ``n``."""
+    cells = [(table, "id int, n int", f'{{"id": {id}, "n": {n}}}') for table, id, n in rows]
+    return spark.createDataFrame(cells, "table string, schema string, row string")
+
+
+BATCHES = ([("Items", 1, 0), ("Items", 2, 0), ("log", 1, 0)], [("Items", 1, 1), ("order lines", 7, 1), ("log", 1, 1)])
+
+
+@pytest.mark.parametrize(
+    ("options", "items", "log"),
+    [
+        ({"keyColumns": {"*": ["id"], "log": ["id", "n"]}}, [(1, 1), (2, 0)], [(1, 0), (1, 1)]),
+        pytest.param({}, [(1, 0), (1, 1), (2, 0)], [(1, 0), (1, 1)], marks=pytest.mark.soak),
+        pytest.param({"operation": "replace"}, [(1, 1)], [(1, 1)], marks=pytest.mark.soak),
+    ],
+    ids=["merged", "appended", "replaced"],
+)
+def test_tables_of_a_schema_have_each_batch_once(
+    spark: Any, schema: str, options: dict[str, Any], items: list[tuple[int, int]], log: list[tuple[int, int]]
+) -> None:
+    options = {"schema": schema, "onLostLedger": "notWritten", **options}
+    for number, rows in enumerate(BATCHES):
+        for dies in (True, False):  # behind the tables and before the ledger
+            function: Any = connectors.foreach_batch(DeltaTables, options)
+            function.write(tables_of(spark, rows), Batch(function.sink.sink_id(), "q", number))
+            if dies:
+                spark.sql(f"DROP TABLE {schema}._batches")
+    found = {name: spark.table(f"{schema}.`{name}`").collect() for name in ("Items", "order lines", "log")}
+    assert {name: sorted(map(tuple, rows)) for name, rows in found.items()} == {
+        "Items": items, "order lines": [(7, 1)], "log": log,
+    }  # fmt: skip
+
+
+def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, schema: str) -> None:
+    for number, rows in enumerate([[("items", 1, 0)], [("Items", 1, 1)]]):
+        function: Any = connectors.foreach_batch(DeltaTables, {"schema": schema})
+        with pytest.raises(Fatal, match="Items and items would be one") if number else contextlib.nullcontext():
+            function.write(tables_of(spark, rows), Batch(function.sink.sink_id(), "q", number))
+    assert [tuple(row) for row in spark.table(f"{schema}.items").collect()] == [(1, 0)]
 
 
 @pytest.mark.soak

@@ -1,23 +1,23 @@
 """A stream of many tables becomes one Delta table for each.
 
-Each batch is one transaction in each table that has rows in it, under ``txnAppId`` and ``txnVersion``: what an interrupted
-batch has written is not written again. The ledger, in a table ``_batches`` beside them, follows when all of them are done.
+Each batch is one transaction in each table that has rows in it, under ``txnAppId`` and ``txnVersion``: Delta skips a
+transaction that an interrupted batch has already written. The ledger is a table ``_batches`` beside them; it records a batch
+after all of its tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
 import pyarrow as pa
 
 from ...core import (
-    REQUIRED,
     Batch,
     Choice,
     CommitRefused,
@@ -54,12 +54,15 @@ _MISSING_BATCHES: Final = ReplayPolicy(on_missing_batches="continue")
 """Not every batch has rows of every table."""
 
 
-def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
-    """A function for ``writeStream.foreachBatch`` that keeps one Delta table under ``path`` for each table of a stream.
+def fan_out(
+    path: str | None = None, keys: Mapping[str, Sequence[str]] | None = None, *, schema: str | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that keeps one Delta table for each table of a stream.
 
-    The stream is ``connectors.jdbc`` with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a
-    row, by table: a changed row then takes the place of the one before it, and without them each version is a row.
-    ``operation="replace"`` is for ``incremental=bulk``: a batch takes the place of everything in its tables.
+    The tables are folders below ``path``, or tables of a ``schema`` such as ``main.shop``. The stream is ``connectors.jdbc``
+    with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a row, by table, with ``"*"`` for all
+    tables that it does not name: a changed row then replaces the one before it. Without keys each version is a row of its own.
+    ``operation="replace"`` is for ``incremental=bulk``: a batch replaces all rows of its tables.
 
     Exactly-once. New columns are added; a column becomes wider where one type holds all its values, and a value that would be
     altered is an error. A row that is deleted in the database stays, unless tables are replaced. On Spark Connect and
@@ -67,8 +70,21 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
     """
     from ... import foreach_batch
 
-    arguments = {"path": path, **({"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {})}
-    return foreach_batch(DeltaTables, {**arguments, **options})
+    arguments = {"path": path, "schema": schema}
+    by_table = {"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {}
+    return foreach_batch(DeltaTables, {**{name: value for name, value in arguments.items() if value}, **by_table, **options})
+
+
+class TablePlace(NamedTuple):
+    """The place of a Delta table: the ``location`` is a folder, or a name as SQL writes it."""
+
+    location: str
+    is_path: bool
+
+    @property
+    def sql(self) -> str:
+        """The table, as SQL names it."""
+        return f"delta.{quoted(self.location)}" if self.is_path else self.location
 
 
 class DeltaTables(Sink):
@@ -76,13 +92,14 @@ class DeltaTables(Sink):
 
     name = NAME
     options = Options(
-        path=Text(REQUIRED, meaning="the folder of all tables"),
+        path=Text(None, alternatives=("schema",), meaning="the folder of all tables"),
+        schema=Text(None, meaning="the schema of all tables, such as main.shop"),
         operation=Choice(
             None, among=("append", "upsert", "replace"), meaning="upsert where there are keys, else append"
         ),
         keyColumns=Json(
             None, dict, needed_by='operation=upsert: them by table: {"orders": ["id"]}', excludes="operation=append|replace",
-            meaning='lists of columns by table: {"orders": ["id"]}',
+            meaning='lists of columns by table: {"orders": ["id"], "*": ["uuid"]}; * is for all others',
         ),
     )
     conditions = (
@@ -96,7 +113,7 @@ class DeltaTables(Sink):
             yield Problem("keyColumns", 'must be lists of columns by table: {"orders": ["id"]}.')
 
     def target(self) -> str:
-        return str(self.values["path"])
+        return str(self.values["path"] or self.values["schema"])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         raise Misconfigured(f"connectors.{NAME}", [Problem("format", "takes foreach_batch only.")])
@@ -110,9 +127,8 @@ class DeltaTablesCommitter(RecordingCommitter):
 
     def __init__(self, sink: DeltaTables) -> None:
         self.sink = sink
-        self.path = str(sink.values["path"]).rstrip("/")
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
-        self.ledger = self._log(f"{self.path}/{LEDGER}")
+        self.ledger = self._log(self._in_target(LEDGER))
         self._asked = set[str]()
         """The tables of which Delta skips no batch that it ought to write, by their history."""
         self._sessions = SimpleQueue[Any]()
@@ -133,7 +149,9 @@ class DeltaTablesCommitter(RecordingCommitter):
                 self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
             batch = replace(batch, claim=None)
             check = partial(self._check_history, frame.sparkSession, batch)
-            _side_by_side(frame, {name: partial(check, name) for name in schemas.keys() - self._asked})
+            if new := schemas.keys() - self._asked:
+                self._check_names(frame.sparkSession, self._asked | schemas.keys())
+            _side_by_side(frame, {name: partial(check, name) for name in new})
             self._asked |= schemas.keys()
             write = partial(self._write, rows, batch)
             _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
@@ -152,42 +170,68 @@ class DeltaTablesCommitter(RecordingCommitter):
         record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")
         self.ledger.commit_frame(record, batch)
 
-    def _location(self, table: str) -> str:
-        name = quote(table, safe=" $.-")
-        return f"{self.path}/{f'%{ord(name[0]):02X}{name[1:]}' if name in _TAKEN else name}"
+    def _place(self, table: str) -> TablePlace:
+        name = quote(table, safe=" $.-") if self.sink.values["path"] else table
+        return self._in_target(f"%{ord(name[0]):02X}{name[1:]}" if name in _TAKEN else name)
 
-    def _log(self, location: str, spark: SparkSession | None = None) -> DeltaCommitter:
-        sink = DeltaSink.of({"path": location, "sinkId": self.sink.sink_id()})
+    def _in_target(self, name: str) -> TablePlace:
+        if path := self.sink.values["path"]:
+            return TablePlace(f"{str(path).rstrip('/')}/{name}", is_path=True)
+        return TablePlace(f"{self.sink.values['schema']}.{quoted(name)}", is_path=False)
+
+    def _log(self, place: TablePlace, spark: SparkSession | None = None) -> DeltaCommitter:
+        sink = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": self.sink.sink_id()})
         return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
 
     def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
         """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
-        if last := self._log(self._location(table), spark).last(batch.query):
+        if last := self._log(self._place(table), spark).last(batch.query):
             decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
 
+    def _check_names(self, spark: SparkSession, tables: Set[str]) -> None:
+        """Raises :class:`Fatal` for two tables that would be one in a schema, which does not tell upper from lower case."""
+        ledger = self._in_target(LEDGER)
+        if ledger.is_path:
+            return
+        recorded = set[str]()
+        if spark.catalog.tableExists(ledger.location):
+            recorded = {row["table"] for row in spark.table(ledger.location).select("table").distinct().collect()}
+        seen: dict[str, str] = {}
+        for table in sorted(tables | recorded):
+            if (other := seen.setdefault(table.lower(), table)) != table:
+                text = f"the tables {other} and {table} would be one in the schema {self.sink.values['schema']}"
+                raise Fatal(text, connector=f"connectors.{NAME}", way_out="leave one out of tables, or give a path")
+
     def _write(self, frame: DataFrame, batch: Batch, table: str, schemas: Sequence[str]) -> None:
-        location, mark = self._location(table), self.ledger.transaction(batch)
-        known = known_columns(frame.sparkSession, location, is_path=True)
+        place, mark = self._place(table), self.ledger.transaction(batch)
+        known = known_columns(frame.sparkSession, place.location, is_path=place.is_path)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
         types = united_types(declared, known_types)
         by_schema = [_columns(frame, table, schema, kinds, types) for schema, kinds in zip(schemas, declared, strict=True)]
-        widen(frame.sparkSession, f"delta.{quoted(location)}", known_types, types)
+        widen(frame.sparkSession, place.sql, known_types, types)
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        if table in self.keys and known is not None:
-            self._merge(rows, location, table, batch, mark)
+        if (keys := self.keys.get(table, self.keys.get("*"))) and known is not None:
+            self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
         writer = writer.option("delta.enableTypeWidening", "true")
+        if known is None and not place.is_path:
+            nothing = frame.sparkSession.createDataFrame([], rows.schema)  # a transaction that creates takes no metadata
+            empty = nothing.write.format("delta").mode("ignore").option("delta.enableTypeWidening", "true")
+            empty.saveAsTable(place.location)
         writer = writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version))
-        writer.option("userMetadata", mark.metadata).save(location)
+        writer = writer.option("userMetadata", mark.metadata)
+        writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
 
-    def _merge(self, rows: DataFrame, location: str, table: str, batch: Batch, mark: TransactionMark) -> None:
+    def _merge(
+        self, rows: DataFrame, place: TablePlace, keys: Sequence[str], batch: Batch, mark: TransactionMark
+    ) -> None:
         """By key, and so the same when it is done again."""
-        view = f"connectors_{digest(batch.prefix(), location)}"
+        view = f"connectors_{digest(batch.prefix(), place.location)}"
         try:
             spark = self._sessions.get_nowait()
         except Empty:
@@ -198,8 +242,8 @@ class DeltaTablesCommitter(RecordingCommitter):
         try:
             with MergeTransaction(spark, mark):
                 spark.sql(
-                    f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old "
-                    f"USING {database}{view} AS new ON {same_key(self.keys[table])} "
+                    f"MERGE WITH SCHEMA EVOLUTION INTO {place.sql} AS old "
+                    f"USING {database}{view} AS new ON {same_key(keys)} "
                     "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
                 )
         finally:
