@@ -187,6 +187,7 @@ def test_a_system_that_has_never_answered_is_given_up_with_the_tries() -> None:
         contact.call(calls)
     assert contact.call(calls) == "here"
     assert contact.call(failing(9)) == "here"
+    assert Contact(replace(PATIENT, at_start=True)).call(failing(9)) == "here"
 
 
 def asking_for(seconds: float, times: int, calls: list[float]) -> Callable[[], str]:
@@ -223,8 +224,10 @@ def test_retries_are_options() -> None:
         "retry.maxBackoff": "1 min",
         "retry.multiplier": "3",
         "outageTimeout": "5min",
+        "outageTimeout.atStart": "true",
     }
-    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == RetrySettings(7, 0.2, 60.0, 3, 300.0, 300.0)
+    expected = RetrySettings(7, 0.2, 60.0, 3, 300.0, 300.0, at_start=True)
+    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == expected
     of_none = RETRY_OPTIONS.parse("connectors.toy", {})
     assert RetrySettings.of(of_none) == RetrySettings(outage_timeout=600.0, longest_wait=600.0)
     with pytest.raises(Misconfigured, match="0 or more"):

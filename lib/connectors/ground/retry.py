@@ -2,8 +2,9 @@
 
 A call has two limits. ``retry.*`` is for a single request: a number of tries, with growing pauses. If a system is down for
 longer, such as a database that restarts, that is an *outage*: a query that has reached the system before keeps trying for
-``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` applies to it. A circuit
-breaker protects a service that fails again and again: its callers get an error at once.
+``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` applies to it, unless
+``outageTimeout.atStart`` is set. A circuit breaker protects a service that fails again and again: its callers get an error
+at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Final, Protocol, TypeVar
 
 from . import machine
 from .errors import Transient
-from .options import Duration, Int, Options, Values
+from .options import Duration, Flag, Int, Options, Values
 
 T = TypeVar("T")
 
@@ -92,6 +93,9 @@ RETRY_OPTIONS = Options(
         "outageTimeout": Duration(
             600.0, meaning="how long a system that has answered before may be down until the query fails"
         ),
+        "outageTimeout.atStart": Flag(
+            False, meaning="outageTimeout holds for a system that has not answered yet, too: it may start beside the query"
+        ),
     }
 )
 
@@ -102,6 +106,7 @@ class RetrySettings:
 
     After them the tries go on until ``outage_timeout`` seconds have passed since the first failure. If the system asks for a
     pause longer than ``max_backoff`` (``retry_after``), the limit is ``longest_wait`` instead, also at first contact.
+    ``at_start``: ``outage_timeout`` holds at first contact, too.
     """
 
     max_retries: int = 5
@@ -110,6 +115,7 @@ class RetrySettings:
     multiplier: float = 2.0
     outage_timeout: float = 0.0
     longest_wait: float = 0.0
+    at_start: bool = False
 
     @classmethod
     def of(cls, values: Values) -> RetrySettings:
@@ -121,11 +127,12 @@ class RetrySettings:
             values["retry.multiplier"],
             values["outageTimeout"],
             values["outageTimeout"],
+            values["outageTimeout.atStart"],
         )
 
     def of_first_contact(self) -> RetrySettings:
-        """The settings for a system that has not answered yet: without ``outage_timeout``."""
-        return replace(self, outage_timeout=0.0)
+        """The settings for a system that has not answered yet: without ``outage_timeout``, unless ``at_start``."""
+        return self if self.at_start else replace(self, outage_timeout=0.0)
 
     def pause(self, failures: int, outage: BaseException | None = None) -> float:
         """Seconds to wait after so many failures in a row. A pause that the system asked for (``retry_after``) wins.

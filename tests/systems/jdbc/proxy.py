@@ -16,12 +16,12 @@ class Proxy:
     A connection whose client sends ``word`` is dropped ``before`` the server gets it, ``at`` it (the server gets it, and its
     answer is lost), or ``after`` the answer was passed on. With ``half`` the client's end is dropped, and the server, which
     gets nothing, keeps its own. While the proxy is ``silent`` nothing is passed on, and no connection ends: those that were
-    open stay silent for ever, as those to a machine that is lost.
+    open stay silent for ever, as those to a machine that is lost. ``own_port`` is the proxy's; 0: any.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, own_port: int = 0) -> None:
         self.server = port
-        self.listener = socket.create_server((HOST, 0))
+        self.listener = socket.create_server((HOST, own_port))
         self.port: int = self.listener.getsockname()[1]
         self.dropped = 0
         self.silent = False

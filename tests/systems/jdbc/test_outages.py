@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,24 @@ def test_a_connection_lost_around_commit_loses_and_doubles_nothing(database: Pos
         assert proxy.dropped == 1
         assert content(database) == EXPECTED
         assert Commit(sink).begin(batch) is Verdict.SKIP
+
+
+def test_a_query_waits_for_a_database_that_starts_later_if_it_is_told_to(database: PostgresContext) -> None:
+    with socket.create_server((HOST, 0)) as place:
+        port = place.getsockname()[1]
+    url = f"postgresql://{HOST}:{port}/postgres"
+    options = {"retry.maxRetries": "0", "outageTimeout": "60s"}
+    hasty = sink_of(database, url=url, sinkId="early", **options)
+    with pytest.raises(Transient):
+        Commit(hasty).begin(batch_of(hasty))
+    sink = sink_of(database, url=url, sinkId="early", **options, **{"outageTimeout.atStart": "true"})
+    with contextlib.ExitStack() as later, ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(lambda: time.sleep(1) or later.enter_context(Proxy(required(PostgresServer).port, port)))
+        commit, batch = Commit(sink), batch_of(sink)
+        assert commit.begin(batch) is Verdict.WRITE
+        starting.result()
+        commit.finish(batch, staged(sink, batch))
+        assert content(database) == EXPECTED
 
 
 def is_mariadb(database: DatabaseContext) -> bool:
