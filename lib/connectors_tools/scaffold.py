@@ -56,7 +56,7 @@ class Template(NamedTuple):
 _TABLE: Final = "a {} over a table in SQLite, the stand-in for your system"
 _SERVICE: Final = "a {} over a service of the test kit, the stand-in for your system"
 _API: Final = "the source of a declared REST API, at first that of the test kit"
-_CONNECTOR: Final = "a source connector of Kafka Connect's model over tables in SQLite, the stand-in for your system"
+_CONNECTOR: Final = "a connector of Kafka Connect's model over tables in SQLite, a stand-in for your system"
 _READS: Final = "Rows of connectors.{name}, with a quality gate."
 _WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
