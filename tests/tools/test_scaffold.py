@@ -111,7 +111,7 @@ def test_a_connector_is_in_the_table_of_guarantees_when_its_conditions_are_writt
 def test_the_gallery_has_each_notebook(repository: Path) -> None:
     linked = re.findall(r"\]\((orders_\w+\.ipynb)\)", (repository / "notebooks" / "README.md").read_text())
     assert sorted(linked) == sorted(path.name for path in (repository / "notebooks").glob("orders_*.ipynb"))
-    assert len(linked) == 2 * len(KINDS) - 1, "all but the asynchronous call have a proof"
+    assert len(linked) == 2 * len(KINDS) - 1, "an asynchronous call has no proof"
 
 
 @pytest.mark.soak
@@ -131,7 +131,8 @@ def test_a_name_that_cannot_be_had_is_refused_and_nothing_is_written(repository:
 
 @pytest.mark.parametrize("example", ["storage", "tabel"])
 def test_an_example_that_does_not_exist_is_refused_by_name(repository: Path, example: str) -> None:
-    with pytest.raises(Misconfigured, match=rf'--for +must be table, queue, api or connector for a new source; got "{example}"'):
+    text = rf'--for +must be table, queue, api or connector for a new source; got "{example}"'
+    with pytest.raises(Misconfigured, match=text):
         write_connector(repository, "payments", "source", example)
     assert not (repository / "jobs" / "payments.yml").exists()
 
