@@ -216,7 +216,7 @@ def tables_of(spark: Any, rows: Sequence[tuple[str, int, int]]) -> Any:
     return spark.createDataFrame(cells, "table string, schema string, row string")
 
 
-BATCHES = ([("Items", 1, 0), ("Items", 2, 0), ("log", 1, 0)], [("Items", 1, 1), ("order lines", 7, 1), ("log", 1, 1)])
+BATCHES = ([("Items", 1, 0), ("Items", 2, 0), ("log", 1, 0)], [("Items", 1, 1), ("order_lines", 7, 1), ("log", 1, 1)])
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_tables_of_a_schema_have_each_batch_once(
             function.write(tables_of(spark, rows), Batch(function.sink.sink_id(), "q", number))
             if dies:
                 spark.sql(f"DROP TABLE {schema}._batches")
-    found = {name: spark.table(f"{schema}.`{name}`").collect() for name in ("Items", "order lines", "log")}
+    found = {name: spark.table(f"{schema}.`{name}`").collect() for name in ("Items", "order_lines", "log")}
     assert {name: sorted(map(tuple, rows)) for name, rows in found.items()} == {
-        "Items": items, "order lines": [(7, 1)], "log": log,
+        "Items": items, "order_lines": [(7, 1)], "log": log,
     }  # fmt: skip
 
 
