@@ -242,6 +242,10 @@ def test_tables_of_a_schema_have_each_batch_once(
     assert {name: sorted(map(tuple, rows)) for name, rows in found.items()} == {
         "Items": items, "order_lines": [(7, 1)], "log": log,
     }  # fmt: skip
+    spark.sql(f"DROP TABLE {schema}._batches")
+    with pytest.raises(CommitRefused, match="batch 0 is older than batch 1"):  # of which Delta would skip the new table's rows
+        function = connectors.foreach_batch(DeltaTables, options)
+        function.write(tables_of(spark, [("order_lines", 8, 0)]), Batch(function.sink.sink_id(), "q", 0))
 
 
 def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, schema: str) -> None:
