@@ -26,6 +26,8 @@ def test_a_line_tells_rows_rate_batches_lag_letters_and_what_is_left() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     assert words(Standing("q", "orders", rows=7)) == "7 rows"
+    assert words(Standing("q", "orders")) == "no batch yet"
+    assert words(Standing("q", "orders", batches=1)) == "0 rows · 1 batch"
 
 
 def test_a_wait_comes_first_with_its_time_and_cause_on_one_line() -> None:

@@ -243,8 +243,8 @@ def test_tables_of_a_schema_have_each_batch_once(
         "Items": items, "order_lines": [(7, 1)], "log": log,
     }  # fmt: skip
     spark.sql(f"DROP TABLE {schema}._batches")
-    with pytest.raises(CommitRefused, match="batch 0 is older than batch 1"):  # of which Delta would skip the new table's rows
-        function = connectors.foreach_batch(DeltaTables, options)
+    function = connectors.foreach_batch(DeltaTables, options)
+    with pytest.raises(CommitRefused, match="batch 0 is older than batch 1"):  # Delta would skip its rows
         function.write(tables_of(spark, [("order_lines", 8, 0)]), Batch(function.sink.sink_id(), "q", 0))
 
 

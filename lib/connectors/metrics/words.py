@@ -27,7 +27,7 @@ def parts_of(standing: Standing) -> list[Part]:
     if standing.waiting_for:
         cause = " ".join(standing.waiting_for.split())[:_LONGEST_CAUSE]
         parts.append(Part(f"waiting for {duration(standing.waiting_seconds)}: {cause}", 8))
-    parts.append(Part(f"{standing.rows:,} rows", 9))
+    parts.append(Part(f"{standing.rows:,} rows" if standing.rows or standing.batches else "no batch yet", 9))
     if standing.rate:
         parts.append(Part(f"{standing.rate:,.0f} rows/s", 6))
     if standing.batches:

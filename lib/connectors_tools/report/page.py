@@ -56,7 +56,8 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
     figures = [(duration(run.seconds), "from start to end", "")]
     if queries:
         rows, batches = sum(query.rows for query in queries), sum(query.batches for query in queries)
-        words = f"rows read by {count(len(queries), 'query', 'queries')} in {count(batches, 'batch', 'batches')}"
+        number = len({query.query for query in queries})
+        words = f"rows read by {count(number, 'query', 'queries')} in {count(batches, 'batch', 'batches')}"
         figures.append((f"{rows:,}", words, ""))
     if letters or queries:
         figures.append((f"{letters:,}", "dead letter" if letters == 1 else "dead letters", "fair" if letters else ""))

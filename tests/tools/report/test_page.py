@@ -101,6 +101,14 @@ def test_a_page_shows_all_of_a_run(tmp_path: Path) -> None:
         assert part in text, part
 
 
+def test_a_query_that_is_started_again_is_named_once() -> None:
+    again = [query(), query(1, rows=100, state="failed"), query(query="p", name="copy")]
+    text = Elements(html_of(run(task("a", queries=again)))).text
+    assert text.count("orders in a") == 1
+    assert "Started again, Failed: 100 rows in 1 batch" in text
+    assert "rows read by 2 queries in 7 batches" in text
+
+
 def test_a_page_needs_no_network_no_script_and_no_other_file(tmp_path: Path) -> None:
     html = html_of(full(tmp_path), tmp_path)
     elements = Elements(html)
