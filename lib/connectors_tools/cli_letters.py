@@ -16,7 +16,7 @@ from connectors.metrics.words import count
 from .cli_systems import echo_json, in_json, json_object, pairs
 
 if TYPE_CHECKING:
-    from connectors.core.dead_letters import Letter
+    from connectors.core.letter_files import Letter
 
     from .letters import Filter, Kind, Letters
 

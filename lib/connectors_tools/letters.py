@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from connectors.core.dead_letters import DEAD_LETTERS, Letter, letter_key, letters_left, remove_letters
+from connectors.core.letter_files import DEAD_LETTERS, Letter, letter_key, letters_left, remove_letters
 from connectors.ground.errors import Fatal, Misconfigured, Problem, StateError
 from connectors.ground.state import digest
 from connectors.storage.location import checked_storage, options_for

@@ -14,17 +14,9 @@ import pytest
 
 from connectors.core import Batch, Misconfigured, Split
 from connectors.core.commit import Commit
-from connectors.core.dead_letters import (
-    SHOWN,
-    LetterFile,
-    SinkLetters,
-    SourceLetters,
-    letter_key,
-    letters_in,
-    letters_left,
-    remove_letters,
-)
+from connectors.core.dead_letters import SinkLetters, SourceLetters
 from connectors.core.ledger import once_query
+from connectors.core.letter_files import SHOWN, LetterFile, letter_key, letters_in, letters_left, remove_letters
 from connectors.core.writing import stage
 from connectors.storage import Storage, storage_of
 from connectors.storage.base import Item

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core import Poison, Split
-from connectors.core.dead_letters import DEAD_LETTERS
+from connectors.core.letter_files import DEAD_LETTERS
 from connectors.formats import check_format, format_options
 from connectors.formats.emitter import FormatEmitter
 

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 import connectors
 from connectors import quality
-from connectors.core.dead_letters import DEAD_LETTERS
+from connectors.core.letter_files import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
 from connectors.testing import demos

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..core.dead_letters import SourceLetters, microseconds
+from ..core.dead_letters import SourceLetters
+from ..core.letter_files import microseconds
 from ..core.source import RecordEmitter, Split
 from ..ground.errors import Poison
 from ..ground.options import Values

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.core.dead_letters import letters_in, open_letters
+from connectors.core.letter_files import letters_in, open_letters
 from connectors.ground.options import masked
 from connectors.metrics.frame import abouts_of
 from connectors.metrics.history import QueryHistory

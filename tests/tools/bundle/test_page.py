@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from connectors.core.dead_letters import LetterFile
+from connectors.core.letter_files import LetterFile
 from connectors_tools.bundle import Reporter, State, run_job
 from connectors_tools.bundle.record import dead_letters
 from connectors_tools.cli import main

@@ -11,7 +11,7 @@ from ...connect.connector import TopicPartition
 from ...connect.dead_letters import letter_fields
 from ...connect.host import DeadLetter, LetterBox
 from ...core import Batch
-from ...core.dead_letters import LetterFile, letters_in, open_letters, removed_letters
+from ...core.letter_files import LetterFile, letters_in, open_letters, removed_letters
 from ...ground.state import digest
 from ...storage.base import Storage
 

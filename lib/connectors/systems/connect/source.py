@@ -28,9 +28,9 @@ from ...core import (
     StateError,
     Text,
 )
-from ...core.dead_letters import LetterFile
 from ...core.epoch_source import EpochLogEnumerator, EpochLogSource
 from ...core.epochs import EpochLog
+from ...core.letter_files import LetterFile
 from ...core.planning import even_ranges
 from ...core.progress import PartitionProgress
 from ...ground import machine
