@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -43,15 +44,12 @@ def _json(alert: Alert, key: str) -> dict[str, Any]:
     return asdict(alert)
 
 
-class _SecretFilter(logging.Filter):
-    """Holds back what the HTTP client logs of an address: the path is the secret of most webhooks."""
+_is_posting: ContextVar[bool] = ContextVar("is_posting", default=False)
 
-    def __init__(self, secret: str) -> None:
-        super().__init__()
-        self.secret = secret
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        return self.secret not in record.getMessage()
+def _has_no_address(record: logging.LogRecord) -> bool:
+    """False for what the HTTP client logs during a post: it has the address, which is the secret of most webhooks."""
+    return not _is_posting.get()
 
 
 _FORMS: Final[Mapping[str, Callable[[Alert, str], dict[str, Any]]]] = {
@@ -86,18 +84,20 @@ def webhook(url: str = "", *, form: str = "json", key: str = "") -> Callable[[Al
         raise Misconfigured(_NAME, problems)
     library = client_library("requests", "requests", connector=_NAME, option="url")
     place = urlsplit(address)
-    if secret := place.path.strip("/") or place.query:
-        for log in ("urllib3.connection", "urllib3.connectionpool"):
-            logging.getLogger(log).addFilter(_SecretFilter(secret))
+    for log in ("urllib3.connection", "urllib3.connectionpool"):
+        logging.getLogger(log).addFilter(_has_no_address)
 
     def post(alert: Alert) -> None:
         body = _FORMS[form](alert, key)
+        posting = _is_posting.set(True)
         try:
             # A redirection leads to a page of a login, with the key. The text of an answer may have no end.
             with library.post(address, json=body, timeout=_SECONDS, allow_redirects=False, stream=True) as answer:
                 why = "" if 200 <= answer.status_code < 300 else f"answered {answer.status_code}"
         except (library.RequestException, ValueError) as error:  # its text has the address, which is a secret
             why = f"gave no answer ({type(error).__name__})"
+        finally:
+            _is_posting.reset(posting)
         if why:
             raise Transient(f"the webhook at {place.hostname} {why}")
 
