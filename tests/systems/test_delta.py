@@ -248,6 +248,25 @@ def test_tables_of_a_schema_have_each_batch_once(
         function.write(tables_of(spark, [("order_lines", 8, 0)]), Batch(function.sink.sink_id(), "q", 0))
 
 
+def test_a_merge_names_the_catalog_which_its_own_session_does_not_know(
+    spark: Any, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = []
+
+    def observed(parent: Any) -> Any:
+        own = own_session(parent)
+        run = own.sql
+        monkeypatch.setattr(own, "sql", lambda text: statements.append(text) or run(text))
+        return own
+
+    monkeypatch.setattr("connectors.systems.delta.fan_out.own_session", observed)
+    function: Any = connectors.foreach_batch(DeltaTables, {"schema": schema, "keyColumns": {"*": ["id"]}})
+    for number in (0, 1):
+        function.write(tables_of(spark, [("items", 1, number)]), Batch(function.sink.sink_id(), "q", number))
+    assert [f"INTO `spark_catalog`.`{schema}`.`items` AS" in text for text in statements] == [True]
+    assert [tuple(row) for row in spark.table(f"{schema}.items").collect()] == [(1, 1)]
+
+
 def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, schema: str) -> None:
     for number, rows in enumerate([[("items", 1, 0)], [("Items", 1, 1)]]):
         function: Any = connectors.foreach_batch(DeltaTables, {"schema": schema})

@@ -237,12 +237,13 @@ class DeltaTablesCommitter(RecordingCommitter):
         except Empty:
             spark = own_session(rows.sparkSession)
         is_own = spark is not rows.sparkSession
+        target = _full_name(rows.sparkSession, place.sql) if is_own and not place.is_path else place.sql
         database = f"{quoted(spark.conf.get('spark.sql.globalTempDatabase'))}." if is_own else ""
         rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
         try:
             with MergeTransaction(spark, mark):
                 spark.sql(
-                    f"MERGE WITH SCHEMA EVOLUTION INTO {place.sql} AS old "
+                    f"MERGE WITH SCHEMA EVOLUTION INTO {target} AS old "
                     f"USING {database}{view} AS new ON {same_key(keys)} "
                     "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
                 )
@@ -251,6 +252,12 @@ class DeltaTablesCommitter(RecordingCommitter):
             catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
             if is_own:
                 self._sessions.put(spark)
+
+
+def _full_name(spark: SparkSession, table: str) -> str:
+    """The name of ``table`` for a session with another current catalog."""
+    known = spark.catalog.getTable(table)
+    return ".".join(quoted(part) for part in (known.catalog, *(known.namespace or ()), known.name) if part)
 
 
 def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
