@@ -40,7 +40,7 @@ BELOW = {
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
     "report": {"ground", "core", "metrics"},
-    "workspace": {"ground", "core", "bundle", "report", "workbench"},
+    "workspace": {"ground", "core", "metrics", "bundle", "report", "workbench"},
 }
 """What each layer may import of the library, beside itself; ``report`` and ``workspace`` are tools."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from .cell_errors import show_messages
 from .settings import UI_VARIABLE
 from .shim import DbUtils, NotebookExit, display
 from .start import session
+from .task_record import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,13 +44,23 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     """
     spark = session()
     if in_workspace():
-        return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
+        dbutils = _of_runtime("dbutils", names)
+        _begin_record(dbutils)
+        return names.get("spark", spark), dbutils, _of_runtime("display", names)
     _before_each_cell(_Activating(spark))
     if os.environ.get(UI_VARIABLE) == "1" and (pages := pages_of(spark)):
         print(f"Spark's pages: {pages}")
     if "dbutils" not in names:  # the job runner brings its own, and handles an exit itself
         _accept_exit()
-    return spark, names.get("dbutils", DbUtils()), names.get("display", display)
+    dbutils = names.get("dbutils", DbUtils())
+    _begin_record(dbutils)
+    return spark, dbutils, names.get("display", display)
+
+
+def _begin_record(dbutils: Any) -> None:
+    """Begins the record of the task. Until a notebook makes widgets, there are those of its job alone."""
+    with suppress(Exception):  # no widgets in this kind of notebook, or an impossible workdir, which the notebook refuses
+        begin(dbutils.widgets.getAll())
 
 
 @dataclass(frozen=True)

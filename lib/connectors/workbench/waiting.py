@@ -14,9 +14,11 @@ from connectors.metrics.watch import cells, screen
 from connectors.metrics.words import count, line, parts_of
 
 from ..ground import machine
+from ..ground.messages import message_in
 from .card import Card
 from .shim import in_notebook
 from .start import running
+from .task_record import record_query
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -85,7 +87,7 @@ def wait(query: StreamingQuery) -> Summary:
             run.show_progress()
         run.show_progress()
     except BaseException as error:
-        run.show_end(FAILED if isinstance(error, Exception) else RUNNING)
+        run.show_end(FAILED if isinstance(error, Exception) else RUNNING, message_in(str(error)))
         raise
     _show_rows(query)
     run.show_end(ENDED)
@@ -127,12 +129,12 @@ class _Run:
         if machine.monotonic() >= self._next_show:
             self._show()
 
-    def show_end(self, state: str) -> None:
+    def show_end(self, state: str, error: str = "") -> None:
         if state != RUNNING and self._log is not None:
             with contextlib.suppress(Exception):  # the session may be stopped
                 self._log.await_events()
         if state != RUNNING and self._history.ended is None:
-            self._history.end(state)
+            self._history.end(state, error)
         self._print(state)
         self._show()
 
@@ -146,6 +148,7 @@ class _Run:
         elif standing.waiting_for and not self._waits:
             print(f"{standing.name}: {line(parts_of(standing))}", flush=True)
         self._waits = bool(standing.waiting_for)
+        record_query(self._history)
 
     def _print(self, state: str) -> None:
         """Prints the newest batch as a line in a terminal."""

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from connectors.metrics.frame import abouts_of
 from connectors.metrics.history import QueryHistory
 from connectors.quality.report import Report, observed_reports
 from connectors.storage.location import storage_of
+from connectors.workbench.task_record import versions
 
 from ..report.records import (
     AttemptRecord,
@@ -42,7 +42,6 @@ _SAMPLES: Final = 5
 _FILES: Final = 500
 """Of a folder with dead letters, so many of the newest files are read."""
 _LONGEST: Final = 400
-_PACKAGES: Final = ("pyspark", "delta-spark", "pandas", "pyarrow", "great-expectations")
 
 
 class RunRecorder:
@@ -114,15 +113,6 @@ class RunRecorder:
         runs = [run for run in runs if run.run not in self._shown]
         self._shown.update(run.run for run in runs)
         return runs
-
-
-def versions() -> dict[str, str]:
-    """The versions that a run ran on: Python, this library, the packages that matter most, and the system."""
-    numbers = {"python": platform.python_version()}
-    for name in ("connectors", *_PACKAGES):
-        with suppress(PackageNotFoundError):
-            numbers[name] = version(name)
-    return {**numbers, "system": f"{platform.system()} {platform.release()}, {platform.machine()}"}
 
 
 def _query(run: QueryHistory) -> QueryRecord:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from ..bundle import Reporter, State
+from ..bundle.tasks import short_path
 from . import runs
+from .client import WorkspaceError
 from .deployment import Deployment
 from .target import Target
 
@@ -48,13 +52,25 @@ def run_there(
     run = runs.start(target, job, parameters, only, reporter.note)
     while True:
         try:
-            return runs.watch(target.client, run, job, reporter)
+            state = runs.watch(target.client, run, job, reporter)
         except KeyboardInterrupt:
             if not runs.is_terminal() or not click.confirm(f"\nCancel run {run} in the workspace?"):
                 again = f"python -m connectors runs show {run} -t {target.bundle.target}"
                 reporter.line(f"{job}  run {run} goes on in the workspace; {again}")
                 return State.CANCELED
             runs.cancel(target.client, run)
+        else:
+            with suppress(WorkspaceError):  # the state of the run is known all the same
+                _tell_page(target, runs.status(target.client, run), reporter)
+            return state
+
+
+def _tell_page(target: Target, run: runs.RunStatus, reporter: Reporter) -> None:
+    from .page import write_run_page
+
+    page = write_run_page(target, run)
+    exported = len(list(page.parent.glob("*.html"))) - 1
+    reporter.files(short_path(page, Path.cwd()), {"exported notebook": exported})
 
 
 def list_runs(target: Target, limit: int) -> None:

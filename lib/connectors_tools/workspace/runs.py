@@ -18,6 +18,7 @@ from ..bundle import Reporter, State, check_job, check_only
 from ..bundle.model import GOOD, KINDS, Job
 from .client import WorkspaceError, refusals
 from .target import Target
+from .task_records import TaskRecords
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -111,6 +112,7 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
     began = time.monotonic()
     run = status(client, run_id)
     reporter.line(f"{key}  run {run_id}  {run.link}")
+    reporter.watch(TaskRecords(client, dict(run.parameters), run.started.timestamp()).standings)
     with reporter.running(key):
         while True:
             for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):

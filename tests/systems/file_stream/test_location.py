@@ -37,3 +37,11 @@ def test_each_spelling_of_a_local_path_finds_the_same_files(tmp_path: Path, spel
     planner = Planner(FileStreamSource.of({"path": spelling.format(tmp_path)}, streaming=True))
     files = planner.latest(INITIAL)["at"]["files"]
     assert [file["path"] for file in files.values()] == [str(tmp_path / "a.log")]
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/", "file:{}"])
+def test_a_folder_is_refused_since_none_of_its_files_would_be_read(tmp_path: Path, spelling: str) -> None:
+    append(tmp_path / "a.log", "line\n")
+    with pytest.raises(Misconfigured, match=r"path +is a folder, .* give a glob, such as \"[^\"]*[^/]/\*\.log\"") as caught:
+        FileStreamSource.of({"path": spelling.format(tmp_path)})
+    assert [problem.option for problem in caught.value.problems] == ["path"]

@@ -55,4 +55,4 @@ def test_a_new_user_deploys_and_runs_the_quickstart(tmp_path: Path) -> None:
             workspace.terminate()
     assert "MISSING" not in outputs[0]
     assert "quality  SUCCESS" in outputs[-1]
-    assert re.match(r"quickstart  SUCCESS", outputs[-1].splitlines()[-1])
+    assert re.match(r"quickstart  SUCCESS", outputs[-1].splitlines()[-2])

@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from connectors_tools.bundle import Reporter, State
+from connectors_tools.bundle.live import RepeatedLine
 from connectors_tools.fake_workspace import FakeWorkspace
 from connectors_tools.workspace import open_target, runs
+from connectors_tools.workspace.page import record_of
+from connectors_tools.workspace.task_records import TaskRecords
 
 from .conftest import Place
 
@@ -32,6 +35,45 @@ def place(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(runs, "_POLL", 0.05)
     place.workspace.catalog.make_volume("main.default.data")
     return place
+
+
+STREAM = """
+from pathlib import Path
+from connectors import workbench
+
+spark, dbutils, display = workbench.notebook(globals())
+folder = Path(workbench.workdir(dbutils.widgets.get("workdir")))
+(folder / "in").mkdir(parents=True)
+(folder / "in" / "a.json").write_text('{"id": 1}\\nno JSON\\n{"id": 2}\\n')
+options = {"path": str(folder / "in" / "*.json"), "value.format": "json", "schema": "id long"}
+letters = {"errors": "deadLetter", "deadLetterPath": str(folder / "letters")}
+rows = spark.readStream.format("connectors.file_stream").options(**options, **letters).load()
+stream = rows.select("value.id").writeStream.format("parquet").option("path", str(folder / "out")).queryName("numbers")
+workbench.wait(stream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start())
+"""
+GATE = """
+from connectors import quality, workbench
+
+spark, dbutils, display = workbench.notebook(globals())
+folder = workbench.workdir(dbutils.widgets.get("workdir"))
+checks = quality.Checks([quality.unique("id"), quality.expression("id < 2")])
+checks.validate(spark.read.parquet(folder + "/out"), name="the numbers").enforce()
+"""
+RUNNING_QUERY = """
+import time
+from connectors.core.progress import PartitionProgress, packed
+from connectors.metrics.history import QueryHistory
+from connectors.workbench import task_record
+
+task_record.begin(dbutils.widgets.getAll())
+history = QueryHistory("q", "r", "numbers")
+offset = {"source": "x", "progress": {"id": "x", **packed([PartitionProgress("0", 1000, 6000, 5000, 1.0)])}}
+times = {"timestamp": "2026-01-01T00:00:00.000Z", "batchDuration": 500, "durationMs": {"triggerExecution": 500}}
+sources = [{"description": "connectors.x", "endOffset": offset}]
+history.add({"id": "q", "runId": "r", "batchId": 0, "numInputRows": 1000, "sources": sources, **times})
+task_record.record_query(history)
+time.sleep(2)
+"""
 
 
 def run(place: Place, *more: str) -> Any:
@@ -68,7 +110,7 @@ def test_a_failure_is_told_with_its_error_and_the_line_of_its_cell(place: Place)
     assert "cell 2:" in text
     assert ">   2 1 / n" in text
     assert "b  UPSTREAM_FAILED" in text
-    assert re.match(r"job  FAILED", text.splitlines()[-1])
+    assert re.match(r"job  FAILED", text.splitlines()[-2])
 
 
 def test_the_parameters_of_a_run_have_their_secrets_hidden(place: Place) -> None:
@@ -215,6 +257,57 @@ def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(p
     assert (result.exit_code, result.stdout.strip()) == (0, f"the page of the run: {page}")
     html = page.read_text()
     shown = ("ZeroDivisionError: division by zero", "Upstream failed", 'href="a.html"', place.workspace.url)
-    for text in (*shown, "Divides by zero.", "The service tells nothing of queries, checks and dead letters"):
+    for text in (*shown, "Divides by zero.", "No record of queries, checks and dead letters was found:"):
         assert text in html
     assert "seen in the page" in (page.parent / "a.html").read_text()
+
+
+@pytest.mark.spark
+def test_the_page_of_a_run_has_its_queries_checks_dead_letters_and_versions(place: Place) -> None:
+    folder = {"name": "workdir", "default": "/Volumes/main/default/data/numbers"}
+    place.job("job", place.task("stream", STREAM), place.task("gate", GATE, after="stream"), parameters=[folder])
+    place.deploy()
+    result = run(place)
+    (number,) = place.workspace.jobs.runs
+    page = place.root / "runs" / "job" / f"workspace-{number}" / "index.html"
+    assert result.stdout.splitlines()[-1] == f"{page.relative_to(place.root)}: 2 exported notebooks"
+    target = open_target(place.root, None, {})
+    record = record_of(target, runs.status(target.client, number), page.parent)
+    stream, gate = (task.attempts[0] for task in record.tasks)
+    (query,) = stream.queries
+    assert (query.standing.name, query.standing.rows, query.standing.state) == ("numbers", 2, "ended")
+    assert [batch.rows for batch in query.batches] == [2]
+    (letters,) = stream.letters
+    assert (letters.count, letters.samples[0].record) == (1, "no JSON")
+    assert letters.place.endswith("/numbers/letters")
+    (report,) = gate.quality
+    (failed,) = [check for check in report.checks if not check.ok]
+    assert (report.name, failed.failing, failed.rows, failed.sample) == ("the numbers", 1, 2, [{"id": 2}])
+    assert "pyspark" in record.versions
+    assert not record.note
+    assert [*stream.quality, *gate.queries, *gate.letters] == []
+    html = page.read_text()
+    for text in ("numbers", "2 rows in 1 batch", "no JSON", "id=2", "pyspark"):
+        assert text in html
+
+
+def test_a_run_shows_its_queries_while_it_runs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RepeatedLine, "seconds", 0.05)
+    folder = {"name": "workdir", "default": "/Volumes/main/default/data/numbers"}
+    place.job("job", place.task("stream", RUNNING_QUERY), parameters=[folder])
+    place.deploy()
+    lines = run(place).stdout.splitlines()
+    assert any(re.match(r"job  stream  1,000 rows · .*lag 5,000 ", line) for line in lines), lines
+
+
+def test_records_of_earlier_runs_and_broken_ones_are_left_out(place: Place) -> None:
+    target = open_target(place.root, None, {})
+    parameters = {"workdir": "/Volumes/main/default/data", "name": "orders"}
+    content = {"v": 1, "started": 0.0, "versions": {"python": "3"}, "queries": [], "reports": []}
+    for start, text in ((1099, content), (2000, content), (3000, {"v": 1})):
+        name = f"/Volumes/main/default/data/orders/record/{start * 1000}.x.json"
+        target.client.files.upload(name, io.BytesIO(json.dumps({**text, "started": float(start)}).encode()))
+    assert [record.started for record in TaskRecords(target.client, parameters, 1200.0).all()] == [2000.0]
+    assert [record.started for record in TaskRecords(target.client, parameters, 1110.0).all()] == [1099.0, 2000.0]
+    assert TaskRecords(target.client, {"workdir": "/elsewhere"}, 0.0).all() == []
+    assert TaskRecords(target.client, {"workdir": "/Volumes/main/default/data/none"}, 0.0).all() == []

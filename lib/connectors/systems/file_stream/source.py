@@ -90,6 +90,9 @@ class FileStreamSource(Source):
             shown = without_user(values["path"])
             text = f'must be a local or mounted path or glob: files that grow are followed by their inodes. Got "{shown}".'
             yield Problem("path", text)
+        elif os.path.isdir(local_path(values["path"])):
+            text = f'is a folder, and no file in it would be read; give a glob, such as "{values["path"].rstrip("/")}/*.log".'
+            yield Problem("path", text)
         yield from check_format(values)
 
     def parallelism(self) -> int:
