@@ -28,7 +28,7 @@ def parts_of(standing: Standing) -> list[Part]:
         cause = " ".join(standing.waiting_for.split())[:_LONGEST_CAUSE]
         parts.append(Part(f"waiting for {duration(standing.waiting_seconds)}: {cause}", 8))
     parts.append(Part(f"{standing.rows:,} rows" if standing.rows or standing.batches else "no batch yet", 9))
-    if standing.rate:
+    if standing.rate and standing.rate >= 0.5:
         parts.append(Part(f"{standing.rate:,.0f} rows/s", 6))
     if standing.batches:
         parts.append(Part(count(standing.batches, "batch", "batches"), 4))
