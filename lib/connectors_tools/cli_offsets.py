@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -78,15 +79,48 @@ def show(
 @_confirmation
 @click.option("--to-offset", metavar="JSON", help='What changes of the position, as show prints it: {"orders": {"0": 1200}}.')
 @click.option("--shift-by", type=int, metavar="N", help="Each partition of Kafka by so many offsets, such as -1000.")
-def set_offset(to_offset: str | None, shift_by: int | None, **about: Any) -> None:
+@click.option("--to-earliest", is_flag=True, help="Each partition of Kafka to its first record.")
+@click.option("--to-latest", is_flag=True, help="Each partition of Kafka to its end.")
+@click.option("--to-datetime", metavar="TIME", help="Each to its first record of then or later: 2026-11-28T10:00:00, in UTC.")
+@click.option("--options", metavar="JSON", default="{}", help="For those that ask Kafka: the source's options.")
+def set_offset(
+    to_offset: str | None, shift_by: int | None, to_earliest: bool, to_latest: bool, to_datetime: str | None, options: str,
+    **about: Any,
+) -> None:
     """Moves a source of a query that does not run: the next batch begins there. Kafka's names are topic and partition."""
-    if (to_offset is None) == (shift_by is None):
-        raise click.UsageError("give one of --to-offset and --shift-by.")
-    if to_offset is None:
-        _move(lambda offset, log: offset.shift(shift_by or 0), **about)
-    else:
+    moves: dict[str, Callable[[SourceOffset, EpochLog | None], SourceOffset]] = {}
+
+    def ask(flag: str, start: Mapping[str, str]) -> None:
+        own = json_object("--options", options)
+        if not own:
+            raise click.UsageError(f'{flag} asks Kafka; give the options of the source: --options \'{{"subscribe": …}}\'.')
+        moves[flag] = lambda offset, log: offset.begin(start, own, flag)
+
+    if to_offset is not None:
         to = json_object("--to-offset", to_offset)
-        _move(lambda offset, log: offset.move(to, log), **about)
+        moves["--to-offset"] = lambda offset, log: offset.move(to, log)
+    if shift_by is not None:
+        moves["--shift-by"] = lambda offset, log: offset.shift(shift_by)
+    if to_earliest:
+        ask("--to-earliest", {"startingOffsets": "earliest"})
+    if to_latest:
+        ask("--to-latest", {"startingOffsets": "latest"})
+    if to_datetime is not None:
+        time = {"startingTimestamp": str(_milliseconds(to_datetime)), "startingOffsetsByTimestampStrategy": "latest"}
+        ask("--to-datetime", time)
+    if len(moves) != 1:
+        raise click.UsageError("give one of --to-offset, --shift-by, --to-earliest, --to-latest and --to-datetime.")
+    (move,) = moves.values()
+    _move(move, **about)
+
+
+def _milliseconds(text: str) -> int:
+    """A time in ISO form as milliseconds since 1970; without a zone it is in UTC, as for Kafka's own command."""
+    try:
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise click.UsageError(f'--to-datetime must be like 2026-11-28T10:00:00; got "{text}".') from None
+    return max(0, round((time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp() * 1000))
 
 
 @offsets.command()

@@ -24,6 +24,8 @@ from connectors.storage.location import checked_storage
 from connectors.systems import all_systems
 
 _COMMAND: Final = "connectors offsets"
+_KAFKA: Final = ("kafka", "event_hubs")
+"""The sources of which a position has offsets by topic and partition."""
 _NONE: Final = "-"
 """What stands in an entry for a source that has no offset yet."""
 
@@ -54,7 +56,7 @@ class SourceOffset:
         at = dict(self.value["at"])
         if at.get("positions", {}) is None:  # after a reset
             return None
-        if self.system == "kafka":
+        if self.system in _KAFKA:
             return {topic: dict(partitions["at"]) for topic, partitions in at["topics"].items()}
         return at
 
@@ -81,7 +83,7 @@ class SourceOffset:
         target = _merged(position, to)
         if not self.system:
             return SourceOffset(self.name, target)
-        if self.system != "kafka":
+        if self.system not in _KAFKA:
             return self._at(target)
         assert self.value is not None
         topics = {
@@ -105,12 +107,32 @@ class SourceOffset:
         """The offset with the number of each partition changed by ``by``, not below 0. Raises :class:`Misconfigured`."""
         position = self._known_position()
         numbers = [value for partitions in position.values() if isinstance(partitions, dict) for value in partitions.values()]
-        if not numbers or not all(type(number) is int for number in numbers) or self.system not in ("", "kafka"):
+        if not numbers or not all(type(number) is int for number in numbers) or self.system not in ("", *_KAFKA):
             raise _refused("--shift-by", f"moves the offsets of Kafka; source {self.name} stands at {dumps(position)[:200]}.")
         return self.move({
             topic: {partition: max(0, number + by) for partition, number in partitions.items()}
             for topic, partitions in position.items()
         })  # fmt: skip
+
+    def begin(self, start: Mapping[str, Any], options: Mapping[str, Any], option: str) -> SourceOffset:
+        """The offset where Kafka says that ``start`` is: options of a new query, such as ``startingOffsets``.
+
+        ``options`` are the query's own; ``option`` names the flag in messages. A partition that the query does not know yet is
+        left out: the query reads it from its first record. Raises :class:`Misconfigured`, and the errors of the source.
+        """
+        position = self._known_position()
+        if self.system not in ("", *_KAFKA) or not all(isinstance(value, dict) for value in position.values()):
+            raise _refused(option, f"asks Kafka for offsets; source {self.name} stands at {dumps(position)[:200]}.")
+        kind = all_systems()[self.system or "kafka"][0]
+        assert kind is not None, "both are sources"
+        own = {name: value for name, value in options.items() if not name.lower().startswith(("starting", "ending"))}
+        with contextlib.closing(kind.of({**own, **start}, streaming=True).enumerator()) as enumerator:
+            topics = enumerator.start()["topics"]
+        there = {topic: topics.get(topic, {"at": {}})["at"] for topic in position}
+        if missing := [f"{topic} {part}" for topic, parts in position.items() for part in parts if part not in there[topic]]:
+            text = f"are of another query: they do not read {', '.join(missing)}, as source {self.name} does."
+            raise _refused("--options", text)
+        return self.move({topic: {part: there[topic][part] for part in parts} for topic, parts in position.items()})
 
     def reset(self, log: EpochLog | None = None) -> SourceOffset:
         """The offset of a source that begins anew, where its options say. ``log`` as in :meth:`move`.

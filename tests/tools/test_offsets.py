@@ -24,6 +24,8 @@ from connectors.testing.source_suite import SourceQuery
 from connectors_tools.cli import main
 from connectors_tools.offsets import Checkpoint, Entry, SourceOffset
 
+from ..systems.kafka.reading import Query
+from ..systems.kafka.source_contexts import Topic
 from ..systems.reference_contexts import ShardContext
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1795830943260,"conf":{}}'
@@ -310,6 +312,91 @@ class TestAtRest:
         path = checkpoint(tmp_path / "c", SEQUENCE)
         (path / "state").mkdir()
         assert "second time, or is left out as known or late" in offsets("reset", path, "--dry-run").output
+
+
+class TestOfKafka:
+    """Places that the brokers tell."""
+
+    @pytest.fixture
+    def topic(self) -> Topic:
+        topic = Topic(2)
+        topic.send([b"old", b"new"], 0, at=1000)
+        topic.send([b"other"], 1, at=5000)
+        return topic
+
+    def moved(self, query: Query, topic: Topic, folder: Path, *flags: str, own: bool = True, **more: str) -> list[bytes]:
+        """The values that ``query`` reads behind a move."""
+        log = query.log[-1] if own else {topic.name: query.at(topic.name)}  # Spark's own source has the offsets alone
+        path = checkpoint(folder / "c", log)
+        options = json.dumps({**topic.options(), **more})
+        offsets("set", path, *flags, "--options", options, "--yes")
+        after = Checkpoint(str(path)).movable().source(None)
+        if not own:
+            assert set(after.value) == {topic.name}
+            after = SourceOffset("0", log_of(query, after.value[topic.name], topic.name))
+        return Query(topic.options(), [after.value]).values()
+
+    @pytest.mark.parametrize("own", [True, False])
+    @pytest.mark.parametrize(
+        ("flags", "values"),
+        [
+            (["--to-earliest"], [b"new", b"old", b"other"]),
+            (["--to-latest"], []),
+            (["--to-datetime", "1970-01-01T00:00:01.001"], [b"new", b"other"]),
+            (["--to-datetime", "1970-01-01T01:00:01.001+01:00"], [b"new", b"other"]),
+            (["--to-datetime", "1970-01-01T00:00:04Z"], [b"other"]),
+        ],
+    )
+    def test_a_move_asks_the_brokers(
+        self, topic: Topic, tmp_path: Path, flags: list[str], values: list[bytes], own: bool
+    ) -> None:
+        query = Query(topic.options())
+        query.values()
+        assert sorted(self.moved(query, topic, tmp_path, *flags, own=own)) == values
+
+    def test_expired_records_are_not_gone_back_to_and_new_partitions_are_read_whole(
+        self, topic: Topic, tmp_path: Path
+    ) -> None:
+        query = Query(topic.options())
+        query.values()
+        topic.expire({0: 1})
+        topic.grow(3)
+        topic.send([b"third"], 2)
+        assert sorted(self.moved(query, topic, tmp_path, "--to-earliest")) == [b"new", b"other", b"third"]
+
+    def test_the_start_in_the_options_of_the_query_does_not_count(self, topic: Topic, tmp_path: Path) -> None:
+        query = Query(topic.options())
+        query.values()
+        more = {"startingTimestamp": "1", "endingOffsets": json.dumps({topic.name: {"0": 1, "1": 1}})}
+        assert self.moved(query, topic, tmp_path, "--to-latest", **more) == []
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            (["--to-earliest"], "give the options of the source"),
+            (["--to-earliest", "--to-latest", "--options", '{"subscribe": "x"}'], "give one of --to-offset, --shift-by"),
+            (["--to-datetime", "yesterday"], 'must be like 2026-11-28T10:00:00; got "yesterday"'),
+        ],
+    )
+    def test_a_call_without_a_place_is_refused(self, tmp_path: Path, flags: list[str], message: str) -> None:
+        path = checkpoint(tmp_path / "c", KAFKA)
+        assert message in offsets("set", path, *flags, "--yes", code=2).output
+
+    def test_options_of_another_query_and_another_system_are_refused(self, topic: Topic, tmp_path: Path) -> None:
+        options = json.dumps(topic.options())
+        for name, value, message in (
+            ("a", KAFKA, "do not read orders 0, orders 1, as source 0 does"),
+            ("b", SEQUENCE, "asks Kafka for offsets; source 0 stands at"),
+        ):
+            path = checkpoint(tmp_path / name, value)
+            before = (path / "offsets" / "3").read_text()
+            assert message in offsets("set", path, "--to-earliest", "--options", options, "--yes", code=2).output
+            assert (path / "offsets" / "3").read_text() == before
+
+
+def log_of(query: Query, at: Mapping[str, int], topic: str) -> dict[str, Any]:
+    """The offset of our source at the place of Spark's own."""
+    return {**query.log[-1], "at": {"topics": {topic: {**query.log[-1]["at"]["topics"][topic], "at": dict(at)}}}}
 
 
 @pytest.mark.spark
