@@ -224,8 +224,8 @@ class TestAtRest:
         before = (path / "offsets" / "3").read_bytes()
         to = ("--to-offset", '{"next": 1}')
         for arguments, code, message in [
-            (("set", path), 2, "give one of --to-offset and --shift-by"),
-            (("set", path, *to, "--shift-by", 1), 2, "give one of --to-offset and --shift-by"),
+            (("set", path), 2, "give one of --to-offset, --shift-by, --to-earliest"),
+            (("set", path, *to, "--shift-by", 1), 2, "give one of --to-offset, --shift-by, --to-earliest"),
             (("set", path, "--to-offset", "1"), 2, "--to-offset must be a JSON object; got 1"),
             (("set", path, "--to-offset", "{"), 2, "--to-offset must be JSON"),
             (("set", path, *to), 2, "the query has 3 sources: 0, 1, 2"),
