@@ -265,10 +265,11 @@ def cached_build(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
     return folder
 
 
-def go_program(name: str, module: str, main: str) -> Path:
+def go_program(name: str, module: str, main: str, change: tuple[str, str, str] | None = None) -> Path:
     """The program whose source is ``main``, built upon the Go ``module`` (``path@version``).
 
-    The first call takes a minute or two. Raises :class:`Unavailable` when Go, or the module, cannot be had.
+    ``change``: a file below all modules, a text in it, and what takes its place. The first call takes a minute or two. Raises
+    :class:`Unavailable` when Go, or the module, cannot be had.
     """
 
     def build(folder: Path) -> None:
@@ -277,9 +278,17 @@ def go_program(name: str, module: str, main: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:  # for a GB that nobody needs again
             own = {"GOPATH": scratch, "GOCACHE": f"{scratch}/cache", "GOFLAGS": "-mod=mod -modcacherw", "CGO_ENABLED": "0"}
             for step in (["mod", "init", "server"], ["get", module], ["build", "-ldflags=-s -w", "-o", "server", "."]):
+                if change and step[0] == "build":
+                    _change(Path(scratch, "pkg", "mod", change[0]), *change[1:])
                 run_step([go, *step], f"go cannot build {module}", folder, own)
 
-    return cached_build(name, module + main, build) / "server"
+    return cached_build(name, "".join([module, main, *(change or ())]), build) / "server"
+
+
+def _change(file: Path, text: str, other: str) -> None:
+    source = file.read_text()
+    assert text in source, f"{file.name} has no {text}"
+    file.write_text(source.replace(text, other))
 
 
 def npm_package(name: str, package: str) -> Path:

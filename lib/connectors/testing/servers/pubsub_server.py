@@ -1,6 +1,7 @@
 """Google Cloud Pub/Sub by ``pstest``, the fake that its Go client is tested with, built once.
 
-It orders, filters and delivers again, and keeps nothing when it ends. It takes acknowledgements of any id.
+It orders, filters and delivers again, and keeps nothing when it ends. It takes acknowledgements of any id. As it comes it drops
+what nobody has received for ten minutes; built here it keeps messages for seven days, as the service does by default.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from typing import Final
 
 from .base import HOST, Server, go_program
 
-_MODULE: Final = "cloud.google.com/go/pubsub/v2/pstest@v2.8.0"
+_VERSION: Final = "v2.8.0"
+_MODULE: Final = f"cloud.google.com/go/pubsub/v2/pstest@{_VERSION}"
+_RETENTION: Final = (
+    f"cloud.google.com/go/pubsub/v2@{_VERSION}/pstest/fake.go",
+    "const retentionDuration = 10 * time.Minute",
+    "const retentionDuration = 7 * 24 * time.Hour",
+)
 _MAIN: Final = """\
 package main
 
@@ -41,7 +48,7 @@ class PubSubServer(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.program = go_program("pubsub", _MODULE, _MAIN)
+        self.program = go_program("pubsub", _MODULE, _MAIN, _RETENTION)
         self.endpoint = f"{HOST}:{self.port}"
 
     def launch(self) -> None:
