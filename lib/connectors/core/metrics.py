@@ -36,6 +36,7 @@ from ..ground.errors import Misconfigured, Transient
 from ..ground.retry import RetryObserver, observed_retries
 from ..storage.base import Item, Storage
 from ..storage.location import is_local, local_path, storage_of, without_user
+from .datasets import Dataset
 
 Numbers = dict[str, float]
 Counts = dict[str, Numbers]
@@ -104,7 +105,7 @@ def _storage(location: str) -> Storage:
 class Component:
     """A part of a query with counters: its ``kind`` (source, sink, async), ``name``, and ``id`` among parts of that name.
 
-    ``about`` describes it to people, without secrets: the ``target`` of a sink, the folder of its dead ``letters``.
+    ``about`` describes it, without secrets: the ``target`` of a sink, the folder of its dead ``letters``, its ``datasets``.
     """
 
     kind: str
@@ -113,10 +114,11 @@ class Component:
     about: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
-def about(values: Mapping[str, Any], target: str = "") -> dict[str, str]:
-    """Facts for people about a source or sink with these options: its ``target`` and the folder of its dead ``letters``."""
+def about(values: Mapping[str, Any], datasets: Sequence[Dataset], target: str = "") -> dict[str, str]:
+    """Facts about a source or sink with these options: ``target``, the folder of its dead ``letters``, ``datasets`` as JSON."""
     places = {"target": target, "letters": values.get("deadLetterPath")}
-    return {name: without_user(str(place)) for name, place in places.items() if place}
+    facts = {name: without_user(str(place)) for name, place in places.items() if place}
+    return {**facts, "datasets": json.dumps(datasets)} if datasets else facts
 
 
 @dataclass(frozen=True)

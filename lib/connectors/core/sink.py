@@ -33,6 +33,7 @@ from ..ground.retry import RETRY_OPTIONS
 from ..ground.state import digest
 from ..storage.location import storage_of
 from .batch import Batch, Committable
+from .datasets import Dataset
 from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters
 from .folder import SinkFolder
 from .ledger import Entry, Ledger, LedgerContent
@@ -255,6 +256,10 @@ class Sink(ABC):
     @abstractmethod
     def target(self) -> str:
         """The target as text without secrets; the sink id is derived from it."""
+
+    def datasets(self) -> Sequence[Dataset]:
+        """The datasets that are written, for lineage, as far as the options tell; by default none."""
+        return ()
 
     def sink_id(self) -> str:
         """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""

@@ -29,6 +29,7 @@ from ..ground.errors import Misconfigured, Problem
 from ..ground.identities import REFUSED
 from ..ground.options import Int, Options, Size, Values
 from ..ground.retry import RETRY_OPTIONS
+from .datasets import Dataset
 from .progress import PartitionProgress
 
 Position = Mapping[str, Any]
@@ -363,6 +364,10 @@ class Source(ABC):
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
         """The emitter that turns raw records into rows of ``schema``; ``None`` when the reader yields rows."""
         return None
+
+    def datasets(self) -> Sequence[Dataset]:
+        """The datasets that are read, for lineage, as far as the options tell; by default none."""
+        return ()
 
     def parallelism(self) -> int:
         """The number of tasks that read a batch: ``numPartitions``, else 2, within ``max_parallelism``.

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from .alerts import Alert, ErrorsGrow, LagAbove, LagGrows, NearTimeout, NoData, Observation, Stalled, warn
 from .frame import as_frame, details, table
+from .lineage import Lineage, lineage
 from .record import MetricsRecorder, record
 from .watch import Watch, watch
 from .webhook import webhook
@@ -29,6 +30,7 @@ __all__ = [
     "ErrorsGrow",
     "LagAbove",
     "LagGrows",
+    "Lineage",
     "MetricsRecorder",
     "NearTimeout",
     "NoData",
@@ -37,6 +39,7 @@ __all__ = [
     "Watch",
     "as_frame",
     "details",
+    "lineage",
     "record",
     "table",
     "warn",

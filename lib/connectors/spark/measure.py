@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.batch import Batch, Committable
+from ..core.datasets import Dataset
 from ..core.ledger import is_stream
 from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
@@ -99,15 +100,23 @@ def source_meter(source: Source, index: int) -> Meter:
     Not by Spark's number of the task: ``coalesce`` lets one task read several shares.
     """
     query, batch, _ = task_ids()
-    component = Component("source", source.name, source_id(source), about(source.values))
+    component = Component("source", source.name, source_id(source), about(source.values, _datasets(source)))
     return Meter(Place(query, component, batch, index, task_run()) if query else None)
 
 
 def sink_meter(sink: Sink, batch: Batch, index: int | None = None) -> Meter:
     """Counts for one sink: what its ``index``-th task does, or without it the commit of the batch on the driver."""
-    component = Component("sink", sink.name, batch.sink_id, about(sink.values, sink.target()))
+    component = Component("sink", sink.name, batch.sink_id, about(sink.values, _datasets(sink), sink.target()))
     place = Place(batch.query, component, batch.number, index if index is not None else -1)
     return Meter(place if is_stream(batch.query) else None)
+
+
+def _datasets(part: Source | Sink) -> Sequence[Dataset]:
+    """The datasets of a part; none if it cannot tell: nothing may fail for them."""
+    try:
+        return part.datasets()
+    except Exception:
+        return ()
 
 
 def count_commit(meter: Meter, began: float, staged: Sequence[Committable], measures: Measures | None = None) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ..batching import BatchingSink, BatchingWriter, Failure, FlowLimits, Throttled
 from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
+from ..core.datasets import Dataset, of_server
 from ..formats.documents import documents
 from ..ground.clients import ClientPool, client_library
 from ..ground.columns import TEXT_OR_BINARY, Column
@@ -253,3 +254,8 @@ class RecordWriter(AwsWriter):
 
 _POOL: Final[ClientPool[AwsClient]] = ClientPool(AwsClient.close)
 """Idle clients of this process: making one takes longer than many a task."""
+
+
+def aws_dataset(service: str, values: Values, name: str) -> Dataset:
+    """The dataset ``name`` of a service, which is told by its endpoint or its region."""
+    return of_server(service, values["endpoint"] or values["region"] or "", name)

@@ -14,6 +14,7 @@ from typing import BinaryIO
 import pyarrow as pa
 
 from ..core import REQUIRED, Batch, Committable, Committer, Options, Problem, Sink, SinkWriter, Text
+from ..core.datasets import Dataset, of_location
 from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger, LedgerContent
 from ..core.sink import RETENTION
@@ -46,6 +47,9 @@ class BufferedSink(Sink):
 
     def target(self) -> str:
         return str(self.values["path"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"])]
 
     def folder(self) -> SinkFolder:
         return SinkFolder(storage_of(self.values["path"]), self.sink_id())

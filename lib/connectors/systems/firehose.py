@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from ..batching import Failure, batching_options
 from ..core import REQUIRED, Batch, Options, Poison, Text
-from .aws import AWS_OPTIONS, RECORD_OPTIONS, RecordSink, RecordWriter
+from ..core.datasets import Dataset
+from .aws import AWS_OPTIONS, RECORD_OPTIONS, RecordSink, RecordWriter, aws_dataset
 
 
 class FirehoseSink(RecordSink):
@@ -33,6 +34,9 @@ class FirehoseSink(RecordSink):
 
     def target(self) -> str:
         return f"{self.values['endpoint'] or self.values['region'] or ''}/{self.values['deliveryStream']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [aws_dataset("firehose", self.values, self.values["deliveryStream"])]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FirehoseWriter:
         return FirehoseWriter(self, batch, "firehose")

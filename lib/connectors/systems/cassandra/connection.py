@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...core import Choice, Duration, Fatal, Misconfigured, Names, Options, Problem, Text, Transient, Values
+from ...core.datasets import Dataset, of_server
 from ...ground.clients import ClientPool, client_library
 from ...ground.state import digest, dumps
 from .pages import Page, page_handler
@@ -326,3 +327,9 @@ def _text(error: BaseException) -> str:
 
 _POOL: Final[ClientPool[CassandraClient]] = ClientPool(CassandraClient.close)
 """Idle clients of this process."""
+
+
+def datasets_of(values: Values) -> list[Dataset]:
+    """The dataset of the table, of the cluster whose first node ``values`` names."""
+    node = values["contactPoints"][0] if values["contactPoints"] else "astra"
+    return [of_server("cassandra", node, f"{values['keyspace']}.{values['table']}", _PORT if values["contactPoints"] else 0)]

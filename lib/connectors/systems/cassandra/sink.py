@@ -24,9 +24,10 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.datasets import Dataset
 from ...ground.columns import BOOLEAN, Column, ColumnType
 from ...ground.retry import Contact, RetrySettings
-from .connection import CONNECTION, check_connection, give_back, shared_client, take_client
+from .connection import CONNECTION, check_connection, datasets_of, give_back, shared_client, take_client
 from .writing import Group, Statements, Write
 
 _TIME: Final = ColumnType("a timestamp, or microseconds as a long", types.is_timestamp, types.is_int64)
@@ -111,6 +112,9 @@ class CassandraSink(BatchingSink):
         values = self.values
         place = ",".join(values["contactPoints"]) or values["secureConnectBundle"]
         return f"{place}/{values['keyspace']}.{values['table']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return datasets_of(self.values)
 
     def check_target(self, schema: pa.Schema) -> None:
         with shared_client(self.values, knows_replicas=True) as client:

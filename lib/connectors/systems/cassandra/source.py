@@ -30,9 +30,19 @@ from ...core import (
     Text,
     Values,
 )
+from ...core.datasets import Dataset
 from ...formats.base import quoted as sql_name
 from ...formats.base import sql_type
-from .connection import CONNECTION, NAME, CassandraClient, check_connection, give_back, shared_client, take_client
+from .connection import (
+    CONNECTION,
+    NAME,
+    CassandraClient,
+    check_connection,
+    datasets_of,
+    give_back,
+    shared_client,
+    take_client,
+)
 from .decoding import ColumnDecoder, arrow_type
 from .encoding import encoder
 from .filters import Partition, Pushed, conditions, partitions, pushed
@@ -155,6 +165,9 @@ class CassandraSource(Source):
 
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or MOST_TASKS)
+
+    def datasets(self) -> Sequence[Dataset]:
+        return datasets_of(self.values)
 
     def enumerator(self) -> RingEnumerator:
         return RingEnumerator(self)

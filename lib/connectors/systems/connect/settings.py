@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ...connect.host import ConnectorSettings
 from ...core import REQUIRED, Int, Json, Names, Options, Problem, Text
+from ...core.datasets import Dataset
 from ...ground.options import Duration, Values
 
 CONNECT_OPTIONS: Final = Options(
@@ -68,3 +69,8 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(_text, value))
     return "" if value is None else str(value)
+
+
+def dataset_of(properties: Mapping[str, str]) -> Dataset:
+    """The dataset of a connector, which alone knows its system: its class and its name."""
+    return Dataset(f"connect://{properties['connector.class']}", properties.get("name", ""))

@@ -15,6 +15,7 @@ from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter
 from ...connect.hosts import sink_host
 from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter
+from ...core.datasets import Dataset
 from ...core.dead_letters import Rejects, SinkLetters
 from ...ground.clients import ClientPool
 from ...ground.errors import Fatal
@@ -24,7 +25,7 @@ from ...storage.base import Storage
 from ...storage.location import Location, storage_of
 from .dead_letter_topic import DeadLetterTopic
 from .placed_letters import PlacedLetters
-from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of, topic_problems
+from .settings import CONNECT_OPTIONS, config_problems, dataset_of, letter_problems, settings_of, topic_problems
 
 _OFFSETS_PER_BATCH: Final = 1 << 32
 """Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
@@ -109,6 +110,9 @@ class ConnectSink(FrameSink):
     def target(self) -> str:
         properties = self.settings().properties
         return f"{properties.get('name', '')} {properties['connector.class']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [dataset_of(self.settings().properties)]
 
     def letters(self) -> SinkLetters | None:
         if self.guarantee() is Guarantee.EXACTLY_ONCE or not self.values["deadLetterPath"]:

@@ -28,6 +28,7 @@ from ...core import (
     StateError,
     Text,
 )
+from ...core.datasets import Dataset
 from ...core.epoch_source import EpochLogEnumerator, EpochLogSource
 from ...core.epochs import EpochLog
 from ...core.letter_files import LetterFile
@@ -39,7 +40,7 @@ from ...ground.options import Values
 from ...ground.state import digest, dumps, versioned
 from ...storage.base import Storage
 from ...storage.location import Location, storage_of
-from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
+from .settings import CONNECT_OPTIONS, config_problems, dataset_of, letter_problems, settings_of
 from .unpack import UNPACKED, UnpackEmitter, unpack_problems
 
 _BATCH_ROWS: Final = 16_384
@@ -118,6 +119,9 @@ class ConnectSource(EpochLogSource):
         """The storage of dead letters; ``None`` unless the user asked for them."""
         path = self.values["deadLetterPath"]
         return storage_of(path, self.values["storageOptions"]) if path else None
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [dataset_of(settings_of(self.values).properties)]
 
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or 2)

@@ -32,6 +32,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
+from ...core.datasets import Dataset, of_location
 from ...core.ledger import Entry, ReplayPolicy, decide
 from ...formats.base import quoted
 from ...ground.options import Values
@@ -114,6 +115,9 @@ class DeltaTables(Sink):
 
     def target(self) -> str:
         return str(self.values["path"] or self.values["schema"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["schema"])]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         raise Misconfigured(f"connectors.{NAME}", [Problem("format", "takes foreach_batch only.")])

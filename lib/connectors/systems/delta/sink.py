@@ -23,6 +23,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
+from ...core.datasets import Dataset, of_location
 from ...core.ledger import OWNER, Entry, LedgerContent, ReplayPolicy, check_claim, check_recipe, is_stream
 from ...formats.base import quoted
 from ...ground.options import Json
@@ -61,6 +62,9 @@ class TableSink(Sink):
 
     def target(self) -> str:
         return str(self.values["path"] or self.values["table"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["table"])]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])

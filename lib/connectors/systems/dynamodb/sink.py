@@ -25,11 +25,12 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.datasets import Dataset
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...ground.columns import BOOLEAN, Column, Columns, ColumnType
 from ...storage.location import Location
-from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client
+from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client, aws_dataset
 from .items import MOST_DEPTH, depth_of, size_of, supported
 from .ledger import ItemLedger, contents
 from .transactions import MOST_ROWS, StagingWriter, TransactionCommitter
@@ -102,6 +103,9 @@ class DynamoDbSink(BatchingSink):
 
     def target(self) -> str:
         return f"{self.values['endpoint'] or self.values['region'] or ''}/{self.values['table']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [aws_dataset("dynamodb", self.values, self.values["table"])]
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         for field in schema:

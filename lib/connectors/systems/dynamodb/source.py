@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ...core import REQUIRED, Fatal, Flag, Int, Misconfigured, Options, Problem, SeekingReader, Source, Text
+from ...core.datasets import Dataset
 from ...core.simple import OnceEnumerator, Share
 from ...formats.json import columns_of, reader
-from ..aws import AWS_OPTIONS, AwsClient
+from ..aws import AWS_OPTIONS, AwsClient, aws_dataset
 from .items import Attribute, value_of
 
 _NAME: Final = "connectors.dynamodb"
@@ -53,6 +54,9 @@ class DynamoDbSource(Source):
 
     def parallelism(self) -> int:
         return int(self.values["segments"] or super().parallelism())
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [aws_dataset("dynamodb", self.values, self.values["table"])]
 
     def enumerator(self) -> OnceEnumerator:
         return OnceEnumerator()

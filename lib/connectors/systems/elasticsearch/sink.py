@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingSink, batching_options
 from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Values
+from ...core.datasets import Dataset, of_server
 from ...ground.columns import Column, ColumnType
 from .client import CONNECTION, check_connection
 from .documents import IndexName, IndexTemplate
@@ -75,6 +76,9 @@ class ElasticsearchSink(BatchingSink):
 
     def target(self) -> str:
         return f"{','.join(sorted(self.values['hosts']))}/{self.values['index']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_server("elasticsearch", self.values["hosts"][0], self.values["index"])]
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         for part in IndexName.of(self.values["index"]).columns():

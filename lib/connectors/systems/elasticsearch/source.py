@@ -42,6 +42,7 @@ from ...core import (
     Text,
     Transient,
 )
+from ...core.datasets import Dataset, of_server
 from ...core.planning import even_ranges, fair_shares
 from ...formats.base import fields_of, quoted
 from ...formats.json import parsed, reader
@@ -140,6 +141,9 @@ class ElasticsearchSource(Source):
 
     def parallelism(self) -> int:
         return int(self.values["slices"] or super().parallelism())
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_server("elasticsearch", self.values["hosts"][0], self.values["index"])]
 
     def enumerator(self) -> ShardEnumerator:
         return ShardEnumerator(self)

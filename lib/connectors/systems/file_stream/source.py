@@ -27,6 +27,7 @@ from ...core import (
     SplitReader,
     Text,
 )
+from ...core.datasets import Dataset, of_location
 from ...core.planning import fair_shares
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
@@ -97,6 +98,9 @@ class FileStreamSource(Source):
 
     def parallelism(self) -> int:
         return int(self.values["numPartitions"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"])]
 
     def enumerator(self) -> FileStreamEnumerator:
         return FileStreamEnumerator(self)

@@ -25,6 +25,7 @@ from ...core import (
     Size,
     Text,
 )
+from ...core.datasets import Dataset, of_location
 from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger, LedgerContent
 from ...core.sink import RETENTION, HidingSink, QueryRun
@@ -156,6 +157,9 @@ class FilesSink(HidingSink):
 
     def target(self) -> str:
         return str(self.values["path"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"])]
 
     def use_hadoop(self, client_of: ClientOf) -> None:
         self._client_of = client_of

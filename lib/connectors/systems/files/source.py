@@ -35,6 +35,7 @@ from ...core import (
     SplitReader,
     Transient,
 )
+from ...core.datasets import Dataset, of_location
 from ...ground.state import digest
 from ...storage import is_hidden, is_local, local_path, storage_of
 from ...storage.location import Location, without_user
@@ -198,6 +199,9 @@ class FilesSource(Source):
     def listing(self) -> Listing:
         recursive = self.values["recursiveFileLookup"]
         return Listing(self.values["path"], self.values["storageOptions"], recursive=recursive)
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"])]
 
     def enumerator(self) -> FilesEnumerator:
         most, fail = MOST_FILES if self.streaming else None, self.values["failOnDataLoss"]

@@ -29,6 +29,7 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.datasets import Dataset
 from ...ground import machine
 from ...ground.clients import client_library
 from ...ground.retry import seconds_of
@@ -252,6 +253,12 @@ def shown(url: str) -> str:
     """A URL without user, query and fragment: they may hold secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def of_url(url: str) -> Dataset:
+    """The dataset of a URL: its path at its server."""
+    parts = urlsplit(shown(url))
+    return Dataset(f"{parts.scheme}://{parts.netloc}", parts.path)
 
 
 class _Login:

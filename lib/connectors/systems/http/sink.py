@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from ...batching import BatchingSink, BatchingWriter, Failure, FlowLimits, batching_options
 from ...core import REQUIRED, Batch, Choice, Fatal, FrameSink, Guarantee, Int, Options, Poison, Problem, Text, Values
+from ...core.datasets import Dataset
 from ...formats.documents import documents
 from ...formats.templates import filled
 from ...ground.columns import Column, Template, template_columns
 from ...ground.state import digest
-from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, refusal, shown, statuses
+from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, of_url, refusal, shown, statuses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -101,6 +102,9 @@ class HttpSink(BatchingSink, FrameSink):
 
     def target(self) -> str:
         return f"{self.values['method']} {shown(self.values['url'])} {digest(self.values['url'])}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_url(self.values["url"])]
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         if self._needs_placing() and not placed:

@@ -7,7 +7,7 @@ import contextvars
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -32,6 +32,7 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.datasets import Dataset
 from ...formats.json import columns_of, parsed, reader
 from ...ground import machine
 from ...ground.cache_folder import is_told
@@ -39,7 +40,18 @@ from ...ground.clients import client_library
 from ...ground.retry import Contact, RetrySettings
 from ...ground.state import digest
 from .api import WORDS, Call, Resource, resources
-from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, check_http, refusal, shown, statuses
+from .client import (
+    CONNECTION,
+    CONNECTOR,
+    RETRY_STATUSES,
+    Answer,
+    HttpClient,
+    check_http,
+    of_url,
+    refusal,
+    shown,
+    statuses,
+)
 from .paths import searched
 from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 
@@ -139,6 +151,9 @@ class HttpSource(CursorSource):
 
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         return Discovery({self.resource.name: positions.get(self.resource.name, {})})
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_url(self.values["config"]["baseUrl"])._replace(name=self.resource.name)]
 
     def cursor(self, schema: pa.Schema) -> HttpCursor:
         return HttpCursor(self.values, self.resource, schema)

@@ -24,6 +24,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
+from ...core.datasets import Dataset
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
@@ -36,7 +37,7 @@ from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_o
 from .direct import DirectWriter, check_order
 from .ledger import LEDGER, TableLedger
 from .prepared import Markers
-from .target import Target, WritePlan, refuse, table_of, unloadable_columns
+from .target import Target, WritePlan, datasets_of, refuse, table_of, unloadable_columns
 from .writers import FileWriter, PreparedWriter, TableWriter
 
 if TYPE_CHECKING:
@@ -188,6 +189,9 @@ class JdbcSink(FrameSink):
     def target(self) -> str:
         address = self.address()
         return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return datasets_of(self.address(), self.values["dbtable"])
 
     def folder(self) -> SinkFolder:
         """The staging folder for a database in a file."""

@@ -25,6 +25,7 @@ from ...core import (
     SplitReader,
     Text,
 )
+from ...core.datasets import Dataset
 from ...core.source import Position, ReadLimit, Slice
 from ...ground import machine
 from ...ground.errors import Fatal
@@ -38,6 +39,7 @@ from .ranges import KeyRange, plan_ranges
 from .rows import ColumnReader, Rows, columns_text, rows_for
 from .selection import NAME, Selection, check_selection, read_selection, select
 from .snapshot import begin_at, shared_snapshot
+from .target import datasets_of
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,9 @@ class JdbcSource(Source):
     def is_incremental(self) -> bool:
         """Whether a stream can tell new rows."""
         return self.values["incremental"] is not None or is_stream_of_tables(self.values)
+
+    def datasets(self) -> Sequence[Dataset]:
+        return datasets_of(self.address(), *filter(None, [self.values["dbtable"]]))
 
     def address(self) -> DatabaseAddress:
         return parse(self.values["url"], self.values["user"], self.values["password"])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
+from ...core.datasets import Dataset, of_server
 from ...ground.errors import ConnectorError, Misconfigured, Problem
 from ...ground.options import Values
 from .column_types import staged_schema
 from .connection import Connection
-from .dialects import Column, Dialect, Table
+from .dialects import DIALECTS, Column, DatabaseAddress, Dialect, Table
 
 _NAME_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
 _NAME = re.compile(rf"\s*(?:(?P<schema>{_NAME_PART})\s*\.\s*)?(?P<name>{_NAME_PART})\s*")
@@ -288,3 +291,22 @@ def own_name(name: str, names: Sequence[str]) -> str | None:
     exact = [own for own in names if own == name]
     close = exact or [own for own in names if own.lower() == name.lower()]
     return close[0] if len(close) == 1 else None
+
+
+def datasets_of(address: DatabaseAddress, *tables: str) -> list[Dataset]:
+    """The datasets of tables by their names; a statement in place of a name has none."""
+    named = []
+    for text in tables:
+        with contextlib.suppress(ValueError):
+            named.append(_dataset(address, table_of(text, DIALECTS[address.dialect](address, 0.0))))
+    return named
+
+
+def _dataset(address: DatabaseAddress, table: Table) -> Dataset:
+    if not address.host:
+        return Dataset("file", f"{Path(address.database).absolute()}/{table}")
+    server = f"{address.host}:{address.port}"
+    if address.dialect == "mariadb":
+        return of_server("mysql", server, f"{table.schema or address.database}.{table.name}")
+    scheme = "postgres" if address.dialect == "postgresql" else address.dialect
+    return of_server(scheme, server, f"{address.database}.{table.schema or 'public'}.{table.name}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from ...core.datasets import Dataset, of_server
 from ...ground.errors import ConnectorError, Problem
 from ...ground.options import Values, redacted
 from .errors import ClientReports, client
@@ -198,3 +199,8 @@ def _client_refusal(option: Mapping[str, str]) -> str | None:
         text = str(refused.args[0].str())
         return f"{text}." if text.startswith(("No such configuration", "Invalid value")) else None
     return None
+
+
+def topic_dataset(config: Mapping[str, str], topic: str) -> Dataset:
+    """The dataset of a topic of the cluster whose first broker ``config`` names."""
+    return of_server("kafka", config["bootstrap.servers"].split(",")[0].strip(), topic, 9092)

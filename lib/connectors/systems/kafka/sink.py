@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from ...core.batch import Batch
+from ...core.datasets import Dataset
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
@@ -18,7 +19,7 @@ from ...ground.options import Choice, Duration, Int, Options, Text, Values
 from ...storage.location import Location
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
-from .config import CREDENTIAL_REFUSED, check_config, client_config
+from .config import CREDENTIAL_REFUSED, check_config, client_config, topic_dataset
 from .ledger import TransactionSettings, contents
 from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
@@ -139,6 +140,10 @@ class KafkaSink(FrameSink):
 
     def target(self) -> str:
         return f"{self.config()['bootstrap.servers']}/{self.values['topic'] or ''}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        topic = self.values["topic"]  # a column names it otherwise
+        return [topic_dataset(self.config(), topic)] if topic else []
 
     def sink_id(self) -> str:
         return str(self.values["sinkId"] or self.values["transactionalIdPrefix"] or super().sink_id())

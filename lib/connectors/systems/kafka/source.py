@@ -11,13 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from ...core import Misconfigured, Problem, RecordEmitter, Source, Split
+from ...core.datasets import Dataset
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...ground.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
 from ...ground.retry import RetrySettings
 from ...ground.state import digest
 from .cluster import Cluster
-from .config import SOURCE_REFUSED, check_consumer_config, consumer_config
+from .config import SOURCE_REFUSED, check_consumer_config, consumer_config, topic_dataset
 from .enumerator import KafkaEnumerator
 from .positions import OffsetRange
 from .reader import KafkaReader
@@ -156,6 +157,12 @@ class KafkaSource(Source):
     def cluster(self) -> Cluster:
         committed = self.values["kafka.isolation.level"] == "read_committed"
         return Cluster(self.config(), committed=committed, timeout=_ANSWER_SECONDS)
+
+    def datasets(self) -> Sequence[Dataset]:
+        values = self.values
+        assigned = {topic for topic, _ in values["assign"] or ()}
+        names = sorted({*(values["subscribe"] or ()), *assigned, *filter(None, [values["subscribePattern"]])})
+        return [topic_dataset(self.config(), name) for name in names]
 
     def enumerator(self) -> KafkaEnumerator:
         return KafkaEnumerator(self)

@@ -10,9 +10,10 @@ import pyarrow as pa
 
 from ...batching import Failure, Throttled, batching_options
 from ...core import Batch, Flag, Options, Poison
+from ...core.datasets import Dataset
 from ...ground import machine
 from ...ground.columns import TEXT, Column
-from ..aws import RECORD_OPTIONS, RecordSink, RecordWriter
+from ..aws import RECORD_OPTIONS, RecordSink, RecordWriter, aws_dataset
 from .source import STREAM
 
 _LONGEST_KEY: Final = 256
@@ -49,6 +50,9 @@ class KinesisSink(RecordSink):
     def target(self) -> str:
         values = self.values
         return f"{values['endpoint'] or values['region'] or ''}/{values['streamArn'] or values['streamName']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [aws_dataset("kinesis", self.values, self.values["streamArn"] or self.values["streamName"])]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> KinesisWriter:
         return KinesisWriter(self, batch)

@@ -23,10 +23,11 @@ from ...core import (
     Text,
     Values,
 )
+from ...core.datasets import Dataset
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...ground import machine
-from ..aws import AWS_OPTIONS
+from ..aws import AWS_OPTIONS, aws_dataset
 from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text, report_loss
 from .fan_out import FanOutCursor, deregister_consumer, register_consumer
 
@@ -184,6 +185,9 @@ class KinesisSource(CursorSource):
             stream = self.values["streamArn"] or self.values["streamName"]
             text = f"{stream} has lost records that were not read: {'; '.join(lost)}"
             report_loss(text, fails=self.values["failOnDataLoss"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [aws_dataset("kinesis", self.values, self.values["streamArn"] or self.values["streamName"])]
 
     def cursor(self, schema: pa.Schema) -> KinesisCursor:
         columns = schema.names if self.values["value.format"] == "bytes" else [*schema.names, *_POSITION, "data"]

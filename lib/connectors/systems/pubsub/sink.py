@@ -10,6 +10,7 @@ import pyarrow.types as types
 
 from ...batching import BatchingSink, BatchingWriter, Failure, Throttled, batching_options
 from ...core import REQUIRED, Batch, Options, Poison, Text, Transient
+from ...core.datasets import Dataset
 from ...ground import machine
 from ...ground.columns import TEXT, TEXT_OR_BINARY, Column, ColumnType
 from .connection import CONNECTION, PubSubClient, check_connection
@@ -48,6 +49,9 @@ class PubSubSink(BatchingSink):
 
     def target(self) -> str:
         return f"{self.values['endpoint'] or ''}/{self.values['projectId']}/{self.values['topicId']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [Dataset("pubsub", f"topic:{self.values['projectId']}:{self.values['topicId']}")]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> PublishWriter:
         return PublishWriter(self, batch)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ...core import REQUIRED, Duration, Options, Problem, RecordEmitter, Text, Values
+from ...core.datasets import Dataset
 from ...core.epoch_reader import EpochReader
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
@@ -76,6 +77,9 @@ class PubSubSource(EpochSource):
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_connection(values)
         yield from check_format(values)
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [Dataset("pubsub", f"subscription:{self.values['projectId']}:{self.values['subscriptionId']}")]
 
     def begin(self) -> None:
         receiver = self.receiver(None)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...core import Fatal, Int, Options, Problem, Text, Transient, Values
+from ...core.datasets import Dataset, of_server
 from ...ground.clients import client_library
 
 _CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "rediss+sentinel")
@@ -182,3 +183,8 @@ class RedisClient:
 
     def close(self) -> None:
         self.client.close()
+
+
+def dataset_of(values: Values, key: str) -> Dataset:
+    """The dataset of a ``key``, or of a template of keys."""
+    return of_server("redis", values["url"] or values["host"], key, values["port"])

@@ -24,13 +24,14 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.datasets import Dataset
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...formats.documents import documents
 from ...formats.templates import filled, texts
 from ...ground import machine
 from ...ground.columns import Column, ColumnType, Template
-from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster, without_login
+from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, dataset_of, is_cluster, without_login
 from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
@@ -117,6 +118,9 @@ class RedisSink(BatchingSink):
         values = self.values
         address = without_login(values["url"]) if values["url"] else f"{values['host']}:{values['port']}"
         return f"{address}/{values['command']}/{values['key']}"
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [dataset_of(self.values, self.values["key"])]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
         return CommandWriter(self, batch) if self.committer() is None else StagingWriter(self, batch)

@@ -13,12 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core import Duration, Flag, Options, Text, Values
+from ...core.datasets import Dataset
 from ...core.epoch_source import EpochSource
 from ...core.epochs import Messages, Receiver
 from ...ground.errors import DataLoss, Fatal
 from ...ground.options import REQUIRED
 from ...ground.state import digest
-from .connection import CONNECTION, RedisClient, check_connection
+from .connection import CONNECTION, RedisClient, check_connection, dataset_of
 
 _log = logging.getLogger("connectors.redis")
 _REPLY: Final = 10_000
@@ -81,6 +82,9 @@ class RedisSource(EpochSource):
         receiver.open()
         with contextlib.closing(receiver):
             receiver.make_group()
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [dataset_of(self.values, self.values["stream"])]
 
     def receiver(self, schema: pa.Schema | None) -> RedisReceiver:
         return RedisReceiver(self.values)
