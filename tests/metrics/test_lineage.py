@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import json
 import logging
 import threading
@@ -20,12 +22,12 @@ from connectors.core import Misconfigured
 
 
 class Collector(ThreadingHTTPServer):
-    """Keeps the events that it gets; while ``pause`` is not set it answers nobody."""
+    """Keeps what it gets, with the path; while ``pause`` is not set it answers nobody."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.bodies: list[tuple[str, bytes]] = []
         self.pause = threading.Event()
         self.pause.set()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -33,6 +35,10 @@ class Collector(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.bodies]
 
     def states(self) -> list[str]:
         return [event["eventType"] for event in self.events]
@@ -42,9 +48,9 @@ class Handler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
-        event = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.rfile.read(int(self.headers["content-length"]))
         self.server.pause.wait()
-        self.server.events.append(event)
+        self.server.bodies.append((self.path, gzip.decompress(body) if self.headers["content-encoding"] == "gzip" else body))
         self.send_response(201)
         self.send_header("content-length", "0")
         self.end_headers()
@@ -53,14 +59,19 @@ class Handler(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
-@pytest.fixture
-def collector() -> Iterator[Collector]:
+@contextlib.contextmanager
+def served() -> Iterator[Collector]:
     with Collector() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.pause.set()
         server.shutdown()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with served() as collector:
+        yield collector
 
 
 def client(url: str) -> OpenLineageClient:

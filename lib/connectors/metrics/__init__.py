@@ -22,6 +22,7 @@ from .alerts import Alert, ErrorsGrow, LagAbove, LagGrows, NearTimeout, NoData, 
 from .frame import as_frame, details, table
 from .lineage import Lineage, lineage
 from .record import MetricsRecorder, record
+from .telemetry import Telemetry, telemetry
 from .watch import Watch, watch
 from .webhook import webhook
 
@@ -36,12 +37,14 @@ __all__ = [
     "NoData",
     "Observation",
     "Stalled",
+    "Telemetry",
     "Watch",
     "as_frame",
     "details",
     "lineage",
     "record",
     "table",
+    "telemetry",
     "warn",
     "watch",
     "webhook",
