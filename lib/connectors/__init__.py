@@ -65,7 +65,8 @@ def foreach_batch(
     """Returns a function for ``writeStream.foreachBatch`` that commits each micro-batch to one or several sinks.
 
     ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) or a sink class of your own, with its ``options``.
-    It may also be a list of such pairs: Spark then computes the batch once, and each sink commits it separately.
+    It may also be a list of such pairs: Spark then computes the batch once, and each sink commits it separately. One of several
+    may be away with ``required=false``: its batches then wait in ``missedLocation``, and it gets them later, in their order.
     Options may also be keywords: ``file_format="json"`` is ``fileFormat``. This call checks everything without
     contacting the target: :class:`~connectors.ground.errors.Misconfigured` lists every problem, and
     :class:`~connectors.ground.errors.MissingFeature` names the Spark that the options need.
@@ -93,10 +94,24 @@ def foreach_batch(
     functions = []
     for number, (kind, options_of_kind) in enumerate(sink, start=1):
         try:
-            functions.append(foreach_batch(kind, options_of_kind))
+            functions.append(_one_of_several(kind, options_of_kind))
         except Misconfigured as error:
             where = f"sink {number}, {error.connector}"
             problems += [Problem(f"{where}: {problem.option}", problem.text) for problem in error.problems]
     if problems:
         raise Misconfigured("foreach_batch", problems)
     return Several(functions)
+
+
+def _one_of_several(sink: str | type[Sink], options: Mapping[str, Any]) -> Callable[..., None]:
+    """A sink of several, whose options may also be those of one that is not required."""
+    from .spark.optional_sink import IMPATIENT, OPTIONS, OptionalSink
+
+    own = {name: value for name, value in options.items() if OPTIONS.knows(name)}
+    values = OPTIONS.parse("connectors.foreach_batch", own)
+    rest = {name: value for name, value in options.items() if name not in own}
+    if values["required"] == "true":
+        return foreach_batch(sink, rest)
+    names = {name.lower() for name in rest}
+    impatient = {name: value for name, value in IMPATIENT.items() if name.lower() not in names}
+    return OptionalSink(foreach_batch(sink, {**impatient, **rest}), values)  # type: ignore[arg-type]

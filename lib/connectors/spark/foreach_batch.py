@@ -57,7 +57,7 @@ class ForeachBatch(Carried):
         """Of the run ``_run``: what it knows of the target may be untrue in the next one."""
         self._checked: pa.Schema | None = None
         self._run = machine.token()
-        self._starter = connect_session()
+        self.starter = connect_session()
         if isinstance(sink, FrameSink):
             if sink.places_rows():
                 require(PLACED_ROWS, connector=f"connectors.{sink.name}")
@@ -69,7 +69,7 @@ class ForeachBatch(Carried):
         """Commits ``frame`` as the batch ``number``. ``recipe`` is that of :class:`~connectors.core.ledger.Entry`."""
         leave_release_to_server(frame)
         try:
-            query = running_query(frame, self.sink.values["queryName"], self._starter)
+            query = running_query(frame, self.sink.values["queryName"], self.starter)
             run = run_of(frame, query)
             self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run, recipe=recipe))
         except ConnectorError as error:

@@ -1,0 +1,130 @@
+"""A sink of several that the query does not need: what it misses while it is away waits in a folder, and comes to it later.
+
+::
+
+    <missedLocation>/<query>/<batch>.json            that the batch is missed, with the recipe of its rows
+    <missedLocation>/<query>/<batch>.parquet         its rows, written by Spark
+
+The sink gets missed batches with their own numbers, in their order, and before any later one. So its ledger sees each batch
+once and none left out, whenever the driver dies: a batch that is in the folder and in the target is a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ..ground import machine
+from ..ground.errors import Misconfigured
+from ..ground.messages import own_message
+from ..ground.options import Choice, Duration, Options, Values
+from ..ground.state import dumps, loads, versioned
+from ..storage.location import Location, storage_of
+from .execution import is_stopped, running_query
+from .library import Carried
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from .foreach_batch import ForeachBatch
+
+_log = logging.getLogger("connectors")
+OPTIONS: Final = Options(
+    required=Choice(
+        "true", among=("true", "false"), meaning="false: of several sinks, one that may be away, and gets its batches later"
+    ),
+    missedLocation=Location(
+        None, only_with="required=false", needed_by="required=false: a folder for the batches that the sink misses",
+        meaning="the folder of the batches that the sink has missed",
+    ),
+    missedInterval=Duration(30.0, only_with="required=false", meaning="so long the sink is left alone after a failure"),
+)
+"""The options of a sink among several, beside its own."""
+_NOTE, _ROWS = ".json", ".parquet"
+IMPATIENT: Final[Mapping[str, str]] = {"retry.maxRetries": "0", "outageTimeout": "0s"}
+"""What an optional sink has in place of the defaults: others would wait for it."""
+
+
+class OptionalSink(Carried):
+    """Commits each micro-batch to ``sink``, or keeps it where that fails. ``values`` are those of :data:`OPTIONS`."""
+
+    def __init__(self, sink: ForeachBatch, values: Values) -> None:
+        self.sink = sink
+        self.location, self.interval = str(values["missedLocation"]).rstrip("/"), float(values["missedInterval"])
+        self._missed: dict[str, _Missed] = {}
+        self._next_try = -math.inf
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_missed": {}, "_next_try": -math.inf}  # another process looks for itself, and has another clock
+
+    def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
+        """Commits ``frame`` as the batch ``number`` behind those that the sink has missed. Raises :class:`Misconfigured`."""
+        query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
+        if query not in self._missed:
+            self._missed[query] = _Missed(f"{self.location}/{query}")
+        missed = self._missed[query]
+        if not missed.numbers and self._takes(frame, number, recipe, query):
+            return
+        if number not in missed.numbers:
+            missed.keep(frame, number, recipe)
+        while missed.numbers and machine.monotonic() >= self._next_try:
+            first = missed.numbers[0]
+            rows, kept_recipe = missed.batch(frame, first)
+            if not self._takes(rows, first, kept_recipe, query):
+                break
+            missed.drop(first)
+        if missed.numbers:
+            text = "connectors.%s is away and not required: %d of its batches wait in %s"
+            _log.warning(text, self.sink.sink.name, len(missed.numbers), missed.location)
+
+    def _takes(self, frame: DataFrame, number: int, recipe: str, query: str) -> bool:
+        """True if the sink has the batch now. An error of its own is a warning; that of a query that is stopped goes on."""
+        try:
+            self.sink(frame, number, recipe)
+        except Misconfigured:
+            raise
+        except Exception as error:
+            if is_stopped(frame.sparkSession, query):
+                raise
+            self._next_try = machine.monotonic() + self.interval
+            _log.warning("connectors.%s has not taken batch %d: %s", self.sink.sink.name, number, own_message(error) or error)
+            return False
+        return True
+
+
+class _Missed:
+    """The missed batches of a query, by their ``numbers`` in order."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._storage = storage_of(location)
+        self.numbers = sorted(int(name.removesuffix(_NOTE)) for name in self._storage.names() if name.endswith(_NOTE))
+        for name in self._storage.folders():  # a driver has died when it kept or dropped a batch
+            if name.endswith(_ROWS) and int(name.removesuffix(_ROWS)) not in self.numbers:
+                self._storage.delete_folder(name)
+
+    def keep(self, frame: DataFrame, number: int, recipe: str) -> None:
+        """Keeps a batch; it counts when all of its rows are there."""
+        rows = f"{number}{_ROWS}"
+        frame.write.mode("overwrite").parquet(f"{self.location}/{rows}")
+        self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows])
+        content = dumps(versioned(recipe=recipe, schema=json.loads(frame.schema.json())))
+        self._storage.replace(f"{number}{_NOTE}", content.encode(), durable=True)
+        self.numbers = sorted([*self.numbers, number])
+
+    def batch(self, frame: DataFrame, number: int) -> tuple[DataFrame, str]:
+        """The rows of a batch and its recipe, in the session of ``frame``."""
+        from pyspark.sql.types import StructType
+
+        state = loads(self._storage.read(f"{number}{_NOTE}"), f"the missed batch {number} in {self.location}")
+        schema = StructType.fromJson(state["schema"])
+        return frame.sparkSession.read.schema(schema).parquet(f"{self.location}/{number}{_ROWS}"), state["recipe"]
+
+    def drop(self, number: int) -> None:
+        """Deletes a batch that the target has."""
+        self._storage.delete(f"{number}{_NOTE}")
+        self._storage.delete_folder(f"{number}{_ROWS}")
+        self.numbers.remove(number)

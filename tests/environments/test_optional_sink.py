@@ -1,0 +1,169 @@
+"""A sink of several that is not required: what it misses comes to it later, each row once and in order."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import connectors
+from connectors.core import Misconfigured
+from connectors.spark.optional_sink import OptionalSink
+from connectors.testing import forget_commit
+from connectors.testing.servers import RedisServer
+from tests.servers import required
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A Redis of the test's own, which keeps what it has over its end."""
+    required(RedisServer)
+    server = RedisServer()
+    server.append_only = True
+    with server:
+        yield server
+
+
+def run(spark: Any, folder: Path, server: RedisServer, end: int, **more: str) -> None:
+    """Copies the numbers up to ``end``, two a batch, into files and into a list of Redis."""
+    key = {"url": server.url, "command": "rpush", "key": "numbers", "guarantee": "exactly-once"}
+    optional = {"required": "false", "missedLocation": str(folder / "missed"), "missedInterval": "0s", **more}
+    sinks = [("files", {"path": str(folder / "files")}), ("redis", {**key, **optional})]
+    rows = spark.readStream.format("connectors.sequence").option("end", end).option("maxRowsPerTrigger", 2).load()
+    writer = rows.selectExpr("CAST(value AS STRING) value").repartition(1).writeStream
+    writer = writer.foreachBatch(connectors.foreach_batch(sinks)).option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def numbers(server: RedisServer) -> list[int]:
+    with redis.Redis.from_url(server.url) as client:
+        return [int(json.loads(value)["value"]) for value in client.lrange("numbers", 0, -1)]
+
+
+def files(spark: Any, folder: Path) -> list[int]:
+    return sorted(int(row.value) for row in spark.read.parquet(str(folder / "files")).collect())
+
+
+def die(*_: Any) -> None:
+    raise RuntimeError("Death")
+
+
+def missed(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "missed").glob("*/*"))
+
+
+@pytest.mark.spark
+class TestOnSpark:
+    """A list of Redis, which shows the order and each row that comes twice."""
+
+    def test_what_a_sink_has_missed_comes_to_it_in_order_before_what_is_new(
+        self, spark: Any, tmp_path: Path, server: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        run(spark, tmp_path, server, 4)
+        server.kill()
+        with caplog.at_level(logging.WARNING, "connectors"):
+            run(spark, tmp_path, server, 8)
+        assert files(spark, tmp_path) == list(range(1, 9))
+        assert missed(tmp_path) == ["2.json", "2.parquet", "3.json", "3.parquet"]
+        assert "connectors.redis is away and not required: 2 of its batches wait in" in caplog.text
+        server.relaunch()
+        run(spark, tmp_path, server, 10)
+        assert numbers(server) == list(range(1, 11))
+        assert missed(tmp_path) == []
+
+    def test_a_sink_that_has_never_answered_is_waited_for_by_nobody(
+        self, spark: Any, tmp_path: Path, server: RedisServer
+    ) -> None:
+        server.kill()
+        run(spark, tmp_path, server, 4)
+        assert files(spark, tmp_path) == [1, 2, 3, 4]
+        server.relaunch()
+        run(spark, tmp_path, server, 6)
+        assert numbers(server) == [1, 2, 3, 4, 5, 6]
+
+    def test_after_a_failure_the_sink_is_left_alone_for_a_while(
+        self, spark: Any, tmp_path: Path, server: RedisServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server.kill()
+        with caplog.at_level(logging.WARNING, "connectors"):
+            run(spark, tmp_path, server, 10, missedInterval="10 minutes")
+        assert caplog.text.count("has not taken batch") == 1
+
+    @pytest.mark.parametrize("moment", ["keep", "drop", "commit"])
+    def test_a_driver_that_dies_loses_and_doubles_nothing(
+        self, spark: Any, tmp_path: Path, server: RedisServer, moment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run(spark, tmp_path, server, 2)
+        server.kill()
+        with monkeypatch.context() as patch:
+            if moment == "keep":  # the rows are there, and nothing says so yet
+                patch.setattr("connectors.spark.optional_sink.dumps", die)
+                with pytest.raises(Exception, match="Death"):
+                    run(spark, tmp_path, server, 4)
+            else:
+                run(spark, tmp_path, server, 4)
+        if moment == "commit":  # Spark has not noted the batch that was kept
+            forget_commit(tmp_path / "checkpoint")
+        server.relaunch()
+        if moment == "drop":  # the target has the batch, and the folder too
+            with monkeypatch.context() as patch:
+                patch.setattr("connectors.spark.optional_sink._Missed.drop", die)
+                with pytest.raises(Exception, match="Death"):
+                    run(spark, tmp_path, server, 6)
+            assert missed(tmp_path) != []
+        run(spark, tmp_path, server, 8)
+        assert numbers(server) == list(range(1, 9))
+        assert files(spark, tmp_path) == list(range(1, 9))
+        assert missed(tmp_path) == []
+
+    def test_rows_of_any_kind_come_back_as_they_were(self, spark: Any, tmp_path: Path) -> None:
+        rows = spark.sql(
+            "SELECT 1.25BD AS d, timestamp'2026-01-01 00:00:00.000001' AS t, map('a', array(1, null)) AS m, X'00ff' AS b, "
+            "timestamp_ntz'1969-12-31 23:59:59' AS n, named_struct('x', CAST(null AS string)) AS s, CAST(1 AS tinyint) AS y"
+        )
+        taken: list[Any] = []
+
+        class Sink:
+            """Fails once, then keeps the rows."""
+
+            starter = None
+            sink = type("S", (), {"name": "s", "values": {"queryName": None}})
+
+            def __call__(self, frame: Any, number: int, recipe: str) -> None:
+                if not taken:
+                    taken.append(None)
+                    raise OSError("away")
+                taken.append((frame.collect(), frame.schema.simpleString(), number, recipe))
+
+        values = {"missedLocation": str(tmp_path / "missed"), "missedInterval": 0.0}
+        optional = OptionalSink(Sink(), values)  # type: ignore[arg-type]
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
+        try:
+            optional(rows, 7, "recipe")
+        finally:
+            spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+        assert taken[1:] == [(rows.collect(), rows.schema.simpleString(), 7, "recipe")]
+
+
+def test_a_wrong_configuration_is_an_error_at_once(tmp_path: Path) -> None:
+    path = {"path": str(tmp_path)}
+    with pytest.raises(Misconfigured, match=r"sink 2, connectors.foreach_batch: missedLocation +missing"):
+        connectors.foreach_batch([("files", path), ("files", {**path, "required": "false"})])
+    with pytest.raises(Misconfigured, match="required=false"):
+        connectors.foreach_batch([("files", path), ("files", {**path, "missedLocation": str(tmp_path / "m")})])
+    with pytest.raises(Misconfigured, match="required"):
+        connectors.foreach_batch("files", {**path, "required": "false", "missedLocation": str(tmp_path / "m")})
+
+
+def test_an_optional_sink_has_little_patience_unless_it_is_given(tmp_path: Path) -> None:
+    path = {"path": str(tmp_path), "required": False, "missedLocation": str(tmp_path / "m")}
+    for more, expected in (({}, (0, 0.0)), ({"outagetimeout": "5s"}, (0, 5.0)), ({"retry.maxRetries": 2}, (2, 0.0))):
+        both: Any = connectors.foreach_batch([("files", {**path, **more}), ("files", {"path": str(tmp_path / "b")})])
+        values = both.sinks[0].sink.sink.values
+        assert (values["retry.maxRetries"], values["outageTimeout"]) == expected
+    assert json.dumps(both.sinks[1].sink.values["outageTimeout"]) == "600.0"
