@@ -115,7 +115,8 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
     began = time.monotonic()
     run = status(client, run_id)
     reporter.line(f"{key}  run {run_id}  {run.link}")
-    reporter.watch(in_time(TaskRecords(client, dict(run.parameters), run.started.timestamp()).standings))
+    records = TaskRecords(client, dict(run.parameters), run.started.timestamp())
+    reporter.watch(in_time(records.standings))
     with reporter.running(key):
         while True:
             for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):
@@ -124,8 +125,9 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
                     _tell(client, task, reporter)
             if run.is_over:
                 break
-            running = ", ".join(task.key for task in run.tasks if task.state == "RUNNING")
-            reporter.doing(key, running or run.state.lower())
+            running = [task for task in run.tasks if task.state == "RUNNING"]
+            records.since = min((task.started for task in running), default=records.since)
+            reporter.doing(key, ", ".join(task.key for task in running) or run.state.lower())
             time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
     state = State(run.state) if run.state in State.__members__ else State.FAILED

@@ -69,7 +69,7 @@ class TaskRecords:
     ) -> None:
         folder = folder_of(parameters)
         self.folder = folder if folder.startswith(_VOLUMES) else ""
-        self._client, self._since, self._until = brief(client, _PATIENCE_SECONDS), since, until
+        self._client, self.since, self._until = brief(client, _PATIENCE_SECONDS), since, until
 
     def all(self) -> list[TaskRecord]:
         """The records, the oldest first."""
@@ -114,7 +114,7 @@ class TaskRecords:
         return rest.endswith("json") and start.isdecimal() and self._is_in_time(int(start) / 1000)
 
     def _is_in_time(self, at: float) -> bool:
-        return self._since - CLOCKS_SECONDS <= at <= self._until + CLOCKS_SECONDS
+        return self.since - CLOCKS_SECONDS <= at <= self._until + CLOCKS_SECONDS
 
     def _content(self, path: str) -> bytes:
         contents = self._client.files.download(path).contents

@@ -21,6 +21,7 @@ from connectors_tools.workspace.runs import RunStatus, TaskStatus
 from connectors_tools.workspace.task_records import TaskRecords
 
 from .conftest import Place
+from .test_runs import RUNNING_QUERY
 
 DAY = 1_790_000_000.0
 VOLUME = "/Volumes/main/default/data"
@@ -134,6 +135,20 @@ def test_a_run_does_not_wait_for_the_files_of_a_workspace(place: Place, monkeypa
     thread.start()
     thread.join(60)
     assert ended == [0]
+
+
+def test_a_query_that_died_with_its_notebook_does_not_run_in_the_next_task(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RepeatedLine, "seconds", 0.05)
+    monkeypatch.setattr(task_records, "CLOCKS_SECONDS", 0.0)
+    died, goes_on = place.task("died", RUNNING_QUERY), place.task("goes_on", "import time; time.sleep(2)", after="died")
+    place.job("job", died, goes_on, parameters=[{"name": "workdir", "default": f"{VOLUME}/numbers"}])
+    place.deploy()
+    lines = place.call("run", "job", "--on", "workspace").stdout.splitlines()
+    assert any(line.startswith("job  died  1,000 rows") for line in lines)
+    *_, last = (line for line in lines if line.startswith("job  goes_on  "))
+    assert "rows" not in last
 
 
 def test_a_line_about_queries_does_not_wait_for_a_service() -> None:
