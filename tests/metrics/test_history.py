@@ -19,7 +19,7 @@ from connectors.core import metrics
 from connectors.core.metrics import Component, Meter, Place
 from connectors.core.progress import PartitionProgress, packed
 from connectors.ground.errors import Transient
-from connectors.metrics.history import ENDED, FAILED, QueryHistory
+from connectors.metrics.history import ENDED, FAILED, BatchRecord, QueryHistory
 from connectors.metrics.log import note
 from connectors.metrics.queries import DIED, UNKNOWN, ago, process_start, queries_of_machine
 
@@ -239,3 +239,16 @@ def test_queries_that_run_come_first_then_the_newest() -> None:
                                                (7200, "2 hours ago"), (90000, "1 day ago")])  # fmt: skip
 def test_how_long_ago(seconds: float, words: str) -> None:
     assert ago(1000.0, 1000.0 + seconds) == words
+
+
+def test_a_batch_that_another_thread_adds_meanwhile_breaks_no_standing() -> None:
+    history = QueryHistory(QUERY, "r", "orders")
+
+    class Batch(BatchRecord):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "at":
+                history.batches.append(BatchRecord(2, 0.0, 1, 1.0))
+            return super().__getattribute__(name)
+
+    history.batches.extend([Batch(0, 0.0, 1, 1.0), Batch(1, 0.0, 1, 1.0)])
+    assert history.standing().rate == 1.0

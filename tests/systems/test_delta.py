@@ -275,6 +275,12 @@ def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, sche
     assert [tuple(row) for row in spark.table(f"{schema}.items").collect()] == [(1, 0)]
 
 
+@pytest.mark.parametrize("name", ["_batches", "_BATCHES"])
+def test_no_table_of_a_schema_is_its_ledger(name: str) -> None:
+    committer = DeltaTablesCommitter(DeltaTables.of({"schema": "main.shop"}))
+    assert committer._place(name).sql == f"main.shop.`%5F{name[1:]}`"
+
+
 @pytest.mark.soak
 def test_each_table_has_a_folder_of_its_own_whatever_its_name(spark: Any, tmp_path: Path) -> None:
     names = ["..", ".", "_batches", "a/b", "item s"]

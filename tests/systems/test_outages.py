@@ -15,6 +15,7 @@ import connectors
 from connectors import metrics
 from connectors.core import Batch, Transient
 from connectors.spark.foreach_batch import ForeachBatch
+from connectors.spark.formats import format_of
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.jdbc import JdbcSink
@@ -228,3 +229,20 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < until, "it takes too long"
         time.sleep(0.05)
+
+
+def test_a_system_that_tells_its_schema_may_start_beside_the_query_if_the_query_is_told_to_wait() -> None:
+    outages = iter(range(9))
+
+    class Late(SequenceSource):
+        @property
+        def schema(self) -> str:  # type: ignore[override]
+            if next(outages) % 3 < 2:
+                raise Transient("not there yet")
+            return "value long"
+
+    late = format_of("late", Late, None)
+    options = {**QUICK, "end": "1", "retry.maxRetries": "0"}
+    assert late({**options, "outageTimeout.atStart": "true"}).schema() == "value long"
+    with pytest.raises(Transient):
+        late(options).schema()

@@ -127,8 +127,9 @@ class QueryHistory:
 
     def _newest(self, now: float) -> list[BatchRecord]:
         """The batches that tell how fast the query is: those of the last minute, or else the last two."""
-        recent = [batch for batch in self.batches if now - batch.at < _WINDOW_SECONDS]
-        return recent if len(recent) > 1 else list(self.batches)[-2:]
+        batches = list(self.batches)  # in one step: another thread adds to them
+        recent = [batch for batch in batches if now - batch.at < _WINDOW_SECONDS]
+        return recent if len(recent) > 1 else batches[-2:]
 
     def _rate(self, now: float) -> float | None:
         batches = self._newest(now) if self.state == RUNNING else list(self.batches)

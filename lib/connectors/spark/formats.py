@@ -35,6 +35,7 @@ from ..core.sink import Sink
 from ..core.source import Slice, Source
 from ..ground import machine
 from ..ground.errors import ConnectorError, Misconfigured, Problem, Transient
+from ..ground.retry import RetrySettings
 from ..ground.runtime import STREAM_SINK, STREAM_SOURCE
 from .filters import PushedFilters
 from .library import format_bases
@@ -80,8 +81,11 @@ class ConnectorFormat(DataSource):
         return sink_with(self.sink_class, self.options)
 
     def schema(self) -> str:
+        """The schema. Some systems tell it, so that this is the first contact with them."""
         with plainly():
-            return self._source(streaming=False).schema
+            source = self._source(streaming=False)
+            retry = RetrySettings.of(source.values)
+            return retry.call(lambda: source.schema) if retry.at_start else source.schema
 
     def reader(self, schema: StructType) -> BatchReader:
         with plainly():

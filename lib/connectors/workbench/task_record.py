@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import re
 import threading
+from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
@@ -21,6 +23,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from ..ground import machine
+from ..ground.options import masked
 from ..metrics.frame import abouts_of
 from ..metrics.history import RUNNING, QueryHistory
 from ..quality.report import Report, observed_reports
@@ -29,12 +32,22 @@ from .settings import workdir
 
 FOLDER: Final = "record"
 _FORMAT: Final = 1
+_NAME: Final = re.compile(r"\d+\.[0-9a-f]{32}\.json")
+"""The name of a record. Other files in the folder belong to somebody else."""
 _WRITE_SECONDS: Final = 5.0
 """A running query renews the record at most so often."""
-_FILES: Final = 20
+_WRITE_SHARE: Final = 20
+"""Renewing it takes at most 1/20 of the time."""
+_PAUSE_SECONDS: Final = 60.0
+"""The pause after the folder could not be written."""
+_FILES: Final = 200
 """So many of the newest records remain in a folder."""
+_QUERIES: Final = 50
+_REPORTS: Final = 100
 _BATCHES: Final = 500
-"""A record has so many of a query's newest batches."""
+"""A record has so many of the newest queries, of the newest reports, and of a query's newest batches."""
+_LONGEST_VALUE: Final = 200
+"""The most characters of a value in a sample row."""
 _PACKAGES: Final = ("pyspark", "delta-spark", "pandas", "pyarrow", "great-expectations")
 
 _log = logging.getLogger("connectors")
@@ -50,9 +63,9 @@ class TaskRecord:
         self._started = machine.time()
         self._name = f"{round(self._started * 1000)}.{machine.token()}.json"
         self._queries: dict[str, QueryHistory] = {}
-        self._reports: list[tuple[float, Report]] = []
-        self._next_write = 0.0
-        self._is_off = False
+        self._reports: deque[tuple[float, Report]] = deque(maxlen=_REPORTS)
+        self._next_write = self._pause_end = 0.0
+        self._is_first, self._has_warned = True, False
         self._observing = ExitStack()
         self._observing.enter_context(observed_reports(self._report))
 
@@ -60,6 +73,8 @@ class TaskRecord:
         """Records a query, in its first call, when it ends, and now and then between."""
         is_due = history.run not in self._queries or history.state != RUNNING or machine.monotonic() >= self._next_write
         self._queries[history.run] = history
+        for old in list(self._queries)[:-_QUERIES]:
+            self._queries.pop(old, None)
         if is_due:
             self._write()
 
@@ -73,26 +88,32 @@ class TaskRecord:
 
     def _write(self) -> None:
         with _lock:
-            if self._is_off:
+            began = machine.monotonic()
+            if began < self._pause_end:
                 return
             try:
-                storage, is_first = storage_of(self.folder), self._next_write == 0.0
+                storage = storage_of(workdir(self.folder))
                 storage.replace(self._name, json.dumps(self._content(), separators=(",", ":"), default=str).encode())
-                if is_first:
-                    for old in sorted(name for name in storage.names() if name.endswith(".json"))[:-_FILES]:
+                if self._is_first:
+                    for old in sorted(name for name in storage.names() if _NAME.fullmatch(name))[:-_FILES]:
                         storage.delete(old)
+                self._is_first = False
             except Exception as refused:
-                self._is_off = True
-                _log.warning("the queries are not recorded: %s cannot be written (%s)", self.folder, str(refused)[:500])
-            self._next_write = machine.monotonic() + _WRITE_SECONDS
+                self._pause_end = machine.monotonic() + _PAUSE_SECONDS
+                if not self._has_warned:
+                    text = "the queries are not recorded while %s cannot be written (%s)"
+                    _log.warning(text, self.folder, str(refused)[:500])
+                self._has_warned = True
+            ended = machine.monotonic()
+            self._next_write = ended + max(_WRITE_SECONDS, _WRITE_SHARE * (ended - began))
 
     def _content(self) -> dict[str, Any]:
         return {
             "v": _FORMAT,
             "started": self._started,
             "versions": versions(),
-            "queries": [_query(history) for history in self._queries.values()],
-            "reports": [{"at": at, "name": report.name, "checks": _checks(report)} for at, report in self._reports],
+            "queries": [_query(history) for history in list(self._queries.values())],
+            "reports": [{"at": at, "name": report.name, "checks": _checks(report)} for at, report in list(self._reports)],
         }
 
 
@@ -103,7 +124,7 @@ def begin(parameters: Mapping[str, str]) -> None:
         _current.close()
         _current = None
     if folder := folder_of(parameters):
-        _current = TaskRecord(workdir(folder))
+        _current = TaskRecord(folder)
 
 
 def record_query(history: QueryHistory) -> None:
@@ -114,8 +135,8 @@ def record_query(history: QueryHistory) -> None:
 
 def folder_of(parameters: Mapping[str, str]) -> str:
     """The folder with the records of a job with these parameters, as the job names it; empty if there is none."""
-    place, name = parameters.get("workdir", ""), parameters.get("name", "")
-    return "/".join(filter(None, (place.rstrip("/"), name, FOLDER))) if place else ""
+    place, name = parameters.get("workdir", "").strip(), parameters.get("name", "").strip()
+    return "/".join((place.rstrip("/"), *filter(None, (name, FOLDER)))) if place else ""
 
 
 def versions() -> dict[str, str]:
@@ -131,7 +152,7 @@ def _query(history: QueryHistory) -> dict[str, Any]:
     abouts = abouts_of(history.query)
     return {
         "started": history.started,
-        "error": history.error[:2000],
+        "error": masked("error", history.error)[:2000],
         "standing": asdict(history.standing()),
         "batches": [asdict(batch) for batch in list(history.batches)[-_BATCHES:]],
         "targets": {component: about["target"] for component, about in abouts.items() if "target" in about},
@@ -140,5 +161,14 @@ def _query(history: QueryHistory) -> dict[str, Any]:
 
 
 def _checks(report: Report) -> list[dict[str, Any]]:
-    names = ("check", "meaning", "ok", "failing", "rows", "sample")
-    return [{name: getattr(outcome, name) for name in names} for outcome in report.outcomes]
+    names = ("check", "meaning", "ok", "failing", "rows")
+    return [
+        {**{name: getattr(outcome, name) for name in names}, "sample": [_plain(row) for row in outcome.sample]}
+        for outcome in report.outcomes
+    ]
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample row as JSON has it: numbers, and text no longer than people read."""
+    plain = (type(None), bool, int, float)
+    return {name: value if isinstance(value, plain) else str(value)[:_LONGEST_VALUE] for name, value in row.items()}

@@ -83,6 +83,26 @@ def _joined(label: str, detail: str, words: Callable[[int | None], str], elapsed
     return _GAP.join(filter(None, (label, detail, report, elapsed)))[: max(width, 1)]
 
 
+def in_time(standings: Standings, seconds: float = 1.0) -> Standings:
+    """``standings`` within so many seconds: until a call that takes longer ends, the answer is that of the call before."""
+    newest: list[Sequence[Standing]] = [()]
+    call = threading.Thread()
+
+    def look() -> None:
+        with suppress(Exception):
+            newest[0] = standings()
+
+    def latest() -> Sequence[Standing]:
+        nonlocal call
+        if not call.is_alive():
+            call = threading.Thread(target=look, name="connectors.standings", daemon=True)
+            call.start()
+        call.join(seconds)
+        return newest[0]
+
+    return latest
+
+
 class LiveLine:
     """The last line of a terminal, or the last lines: a spinner, what is running, and for how long."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -138,16 +138,16 @@ def _letters(queries: Sequence[str], since: float) -> list[DeadLetterRecord]:
     return [letters for letters in records if letters.count]
 
 
-def dead_letters(place: str, since: float) -> DeadLetterRecord:
-    """The dead letters in the folder ``place`` that were set aside at ``since`` or later."""
-    storage, begin = storage_of(place), datetime.fromtimestamp(since, timezone.utc)
+def dead_letters(place: str, since: float, until: float = math.inf) -> DeadLetterRecord:
+    """The dead letters in the folder ``place`` that were set aside from ``since`` until ``until``."""
+    storage = storage_of(place)
     items = [item for item in storage.items() if item.name.endswith(".parquet") and not item.name.startswith(".")]
     newest = sorted((item for item in items if not 0 < item.changed < (since - 60) * 1e9), key=lambda item: -item.changed)
     total, samples = 0, list[LetterSample]()
     for item in newest[:_FILES]:
         with open_letters(storage, item.name) as file:
             for letter in letters_in(file):
-                if letter["at"] >= begin:
+                if since <= letter["at"].timestamp() <= until:
                     total += 1
                     samples += [_sample(letter)] if len(samples) < _SAMPLES else []
     return DeadLetterRecord(place, total, samples)

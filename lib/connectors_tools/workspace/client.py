@@ -55,9 +55,19 @@ def connect(bundle: Bundle | None = None) -> WorkspaceClient:
 
 def once(client: WorkspaceClient) -> WorkspaceClient:
     """The same workspace, by a client that sends each request once: an answer that is lost is a ``TimeoutError``."""
+    return _twin(client, retry_timeout_seconds=_ONE_TRY)
+
+
+def brief(client: WorkspaceClient, seconds: int) -> WorkspaceClient:
+    """The same workspace, by a client that waits about so many seconds for a service that is slow, busy or away."""
+    return _twin(client, retry_timeout_seconds=seconds, http_timeout_seconds=seconds)
+
+
+def _twin(client: WorkspaceClient, **settings: int) -> WorkspaceClient:
     config: Any = client.config
     config = config.copy()
-    config.retry_timeout_seconds = _ONE_TRY
+    for name, value in settings.items():
+        setattr(config, name, value)
     twin: WorkspaceClient = sdk().WorkspaceClient(config=config)
     return twin
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from ..bundle import Reporter, State
+from ..bundle.progress import message
 from ..bundle.tasks import short_path
 from . import runs
-from .client import WorkspaceError
 from .deployment import Deployment
 from .target import Target
 
@@ -60,8 +59,10 @@ def run_there(
                 return State.CANCELED
             runs.cancel(target.client, run)
         else:
-            with suppress(WorkspaceError):  # the state of the run is known all the same
+            try:
                 _tell_page(target, runs.status(target.client, run), reporter)
+            except Exception as error:  # the state of the run is known all the same
+                reporter.note(f"the page of the run cannot be written: {message(error)}")
             return state
 
 

@@ -5,15 +5,18 @@ It is made from what the Jobs service tells, and from the records that its noteb
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ..bundle.configuration import as_text
+from ..bundle.model import FOR_EACH, NOTEBOOK
 from ..report import AttemptRecord, RunRecord, TaskRecord, write_page
+from ..report.records import DeadLetterRecord
 from . import runs
 from .client import WorkspaceError, refusals
+from .task_records import CLOCKS_SECONDS, TaskRecords
 from .task_records import TaskRecord as NotebookRecord
-from .task_records import TaskRecords
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _NO_RECORDS: Final = "No record of queries, checks and dead letters was found{}: the notebooks show them, with their pictures."
+_SIDE_BY_SIDE: Final = "Tasks ran side by side: what their notebooks have recorded is shown with the one that had begun last."
 
 
 def write_run_page(target: Target, run: runs.RunStatus) -> Path:
@@ -35,35 +39,51 @@ def record_of(target: Target, run: runs.RunStatus, folder: Path) -> RunRecord:
     """A run as its page shows it; the notebooks of its tasks are exported into ``folder``."""
     key = _key(target, run)
     job = target.bundle.jobs.get(key)
-    records = TaskRecords(target.client, dict(run.parameters), run.started.timestamp())
-    recorded = records.all()
+    start = run.started.timestamp()
+    records = TaskRecords(target.client, dict(run.parameters), start, start + run.seconds)
     tasks = sorted(run.tasks, key=lambda task: task.started or float("inf"))
-    own = {task.key: [record for record in recorded if _task_of(record, tasks) is task] for task in tasks}
+    recorded = [(record, above) for record in records.all() if (above := tasks_of(record.started, tasks))]
+    own: dict[str, list[tuple[NotebookRecord, list[DeadLetterRecord]]]] = {task.key: [] for task in tasks}
+    for number, (record, above) in enumerate(recorded, 1):
+        own[above[-1].key].append((record, records.letters(record, [later for later, _ in recorded[number:]])))
+    note = _SIDE_BY_SIDE if any(len(above) > 1 for _, above in recorded) else ""
     return RunRecord(
         job=key,
         run=str(run.run_id),
         state=run.state,
         started=run.started.timestamp(),
         seconds=run.seconds,
-        tasks=[_task(target.client, task, folder, records, own[task.key]) for task in tasks],
+        tasks=[_task(target.client, task, folder, own[task.key]) for task in tasks],
         description=as_text(job.config.get("description") or "") if job else "",
         target=target.bundle.target,
         where=str(target.client.config.host),
         link=run.link,
-        note="" if recorded else _NO_RECORDS.format(f" in {records.folder}" if records.folder else ""),
+        note=note if recorded else _NO_RECORDS.format(f" in {records.folder}" if records.folder else ""),
         parameters=dict(run.parameters),
-        versions=recorded[-1].versions if recorded else {},
+        versions=recorded[-1][0].versions if recorded else {},
     )
 
 
-def _task_of(record: NotebookRecord, tasks: list[runs.TaskStatus]) -> runs.TaskStatus | None:
-    """The task whose notebook wrote ``record``: the last one that had begun by then."""
-    begun = [task for task in tasks if task.started and task.started <= record.started]
-    return begun[-1] if begun else next((task for task in tasks if task.started), None)
+def tasks_of(at: float, tasks: Sequence[runs.TaskStatus]) -> list[runs.TaskStatus]:
+    """The tasks whose notebooks may have begun a record at ``at``, the likeliest last; none for a record of another run.
+
+    They ran at that time; if none did, the clocks differ, and it is the one that began next.
+    """
+    starts = {
+        (begin, task.key): task
+        for task in tasks
+        for begin, end in task.attempts
+        if task.kind in (NOTEBOOK, FOR_EACH) and begin - CLOCKS_SECONDS <= at <= end
+    }
+    begun = [starts[start] for start in sorted(starts) if start[0] <= at]
+    return begun or [starts[start] for start in sorted(starts)[:1]]
 
 
 def _task(
-    client: WorkspaceClient, task: runs.TaskStatus, folder: Path, records: TaskRecords, own: list[NotebookRecord]
+    client: WorkspaceClient,
+    task: runs.TaskStatus,
+    folder: Path,
+    own: Sequence[tuple[NotebookRecord, Sequence[DeadLetterRecord]]],
 ) -> TaskRecord:
     """Tasks that never began have no attempt; of the others the service tells the last one."""
     attempts = []
@@ -76,9 +96,9 @@ def _task(
         attempts = [
             AttemptRecord(
                 label, 1, task.state, task.started, task.seconds, error, said, link=link,
-                queries=[query for record in own for query in record.queries],
-                quality=[report for record in own for report in record.quality],
-                letters=[letters for record in own for letters in records.letters(record)],
+                queries=[query for record, _ in own for query in record.queries],
+                quality=[report for record, _ in own for report in record.quality],
+                letters=[found for _, letters in own for found in letters],
             )
         ]  # fmt: skip
     return TaskRecord(task.key, task.state, task.kind, dict(task.depends_on), attempts=attempts)

@@ -8,13 +8,14 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from connectors.ground.options import masked
 
 from ..bundle import Reporter, State, check_job, check_only
+from ..bundle.live import in_time
 from ..bundle.model import GOOD, KINDS, Job
 from .client import WorkspaceError, refusals
 from .target import Target
@@ -38,6 +39,7 @@ class TaskStatus:
     """The status of a task: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page.
 
     ``started`` is in seconds since 1970, 0 before that; ``depends_on`` are the tasks before it, with their outcomes.
+    ``attempts`` has the start of each attempt and its end.
     """
 
     key: str
@@ -49,6 +51,7 @@ class TaskStatus:
     started: float = 0.0
     kind: str = ""
     depends_on: tuple[tuple[str, str], ...] = ()
+    attempts: tuple[tuple[float, float], ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -112,7 +115,8 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
     began = time.monotonic()
     run = status(client, run_id)
     reporter.line(f"{key}  run {run_id}  {run.link}")
-    reporter.watch(TaskRecords(client, dict(run.parameters), run.started.timestamp()).standings)
+    records = TaskRecords(client, dict(run.parameters), run.started.timestamp())
+    reporter.watch(in_time(records.standings))
     with reporter.running(key):
         while True:
             for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):
@@ -121,8 +125,9 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
                     _tell(client, task, reporter)
             if run.is_over:
                 break
-            running = ", ".join(task.key for task in run.tasks if task.state == "RUNNING")
-            reporter.doing(key, running or run.state.lower())
+            running = [task for task in run.tasks if task.state == "RUNNING"]
+            records.since = min((task.started for task in running), default=records.since)
+            reporter.doing(key, ", ".join(task.key for task in running) or run.state.lower())
             time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
     state = State(run.state) if run.state in State.__members__ else State.FAILED
@@ -189,11 +194,14 @@ def _tell(client: WorkspaceClient, task: TaskStatus, reporter: Reporter) -> None
 
 def _status(run: Any) -> RunStatus:
     latest: dict[str, Any] = {}
+    attempts: dict[str, list[tuple[float, float]]] = {}
     for task in run.tasks or []:
         key = str(task.task_key)
+        if start := (task.start_time or 0) / 1000:
+            attempts.setdefault(key, []).append((start, start + _seconds(task)))
         if key not in latest or (task.attempt_number or 0) >= (latest[key].attempt_number or 0):
             latest[key] = task
-    tasks = tuple(_task_status(key, task) for key, task in latest.items())
+    tasks = tuple(replace(_task_status(key, task), attempts=tuple(attempts.get(key, ()))) for key, task in latest.items())
     pairs = tuple(
         (item.name or "", masked(item.name or "", item.value if item.value is not None else item.default or ""))
         for item in run.job_parameters or []

@@ -6,8 +6,9 @@ See :mod:`connectors.workbench.task_record`. Nothing fails for a record: what ca
 from __future__ import annotations
 
 import json
+import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,16 @@ from connectors.workbench.task_record import folder_of
 
 from ..bundle.record import dead_letters
 from ..report.records import CheckRecord, DeadLetterRecord, QualityRecord, QueryRecord
+from .client import brief
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
 
 _VOLUMES: Final = "/Volumes/"
-_CLOCKS_SECONDS: Final = 30.0
+CLOCKS_SECONDS: Final = 30.0
 """The clocks of a cluster and of the service may differ by so much."""
+_PATIENCE_SECONDS: Final = 10
+"""Nobody waits for long for a record."""
 _LETTER_FILES: Final = 50
 """So many of the newest files with dead letters are downloaded."""
 
@@ -58,12 +62,14 @@ class TaskRecord:
 
 
 class TaskRecords:
-    """The records of a run that began at ``since`` (seconds since 1970), of a job with these ``parameters``."""
+    """The records of a job with these ``parameters`` from ``since`` until ``until``, in seconds since 1970."""
 
-    def __init__(self, client: WorkspaceClient, parameters: Mapping[str, str], since: float) -> None:
+    def __init__(
+        self, client: WorkspaceClient, parameters: Mapping[str, str], since: float, until: float = math.inf
+    ) -> None:
         folder = folder_of(parameters)
         self.folder = folder if folder.startswith(_VOLUMES) else ""
-        self._client, self._since = client, since
+        self._client, self.since, self._until = brief(client, _PATIENCE_SECONDS), since, until
 
     def all(self) -> list[TaskRecord]:
         """The records, the oldest first."""
@@ -75,13 +81,18 @@ class TaskRecords:
             query.standing for record in self._read(newest=True) for query in record.queries if query.standing.state == RUNNING
         ]
 
-    def letters(self, record: TaskRecord) -> list[DeadLetterRecord]:
-        """The dead letters that were written since the start of this record, by their folders."""
+    def letters(self, record: TaskRecord, later: Sequence[TaskRecord] = ()) -> list[DeadLetterRecord]:
+        """The dead letters from the start of this record to the end of the run, by their folders.
+
+        Those of a folder that one of the ``later`` records has too are that record's from its start on.
+        """
         counted = []
-        for place in (place[place.index(_VOLUMES) :] for place in record.letters if _VOLUMES in place):
+        for folder in (folder for folder in record.letters if _VOLUMES in folder):
+            place = folder[folder.index(_VOLUMES) :]
+            until = min((other.started for other in later if folder in other.letters), default=self._until)
             with suppress(Exception), tempfile.TemporaryDirectory() as copy:
-                self._download_letters(place, record.started, Path(copy))
-                found = dead_letters(copy, record.started)
+                self._download_letters(place, Path(copy))
+                found = dead_letters(copy, record.started, until)
                 counted.append(DeadLetterRecord(place, found.count, found.samples))
         return [letters for letters in counted if letters.count]
 
@@ -91,12 +102,19 @@ class TaskRecords:
             entries = self._client.files.list_directory_contents(self.folder) if self.folder else ()
             names = sorted(str(entry.path) for entry in entries if self._is_of_run(str(entry.name)))
         for name in names[-1:] if newest else names:
-            with suppress(Exception):
+            try:
                 yield TaskRecord.of(json.loads(self._content(name)))
+            except TimeoutError:  # the next one would be waited for as long
+                return
+            except Exception:
+                continue
 
     def _is_of_run(self, name: str) -> bool:
         start, _, rest = name.partition(".")
-        return rest.endswith("json") and start.isdigit() and int(start) / 1000 >= self._since - _CLOCKS_SECONDS
+        return rest.endswith("json") and start.isdecimal() and self._is_in_time(int(start) / 1000)
+
+    def _is_in_time(self, at: float) -> bool:
+        return self.since - CLOCKS_SECONDS <= at <= self._until + CLOCKS_SECONDS
 
     def _content(self, path: str) -> bytes:
         contents = self._client.files.download(path).contents
@@ -104,11 +122,11 @@ class TaskRecords:
         with contents:
             return contents.read()
 
-    def _download_letters(self, place: str, since: float, copy: Path) -> None:
+    def _download_letters(self, place: str, copy: Path) -> None:
         entries = [
             entry
             for entry in self._client.files.list_directory_contents(place)
-            if str(entry.name).endswith(".parquet") and (entry.last_modified or 0) / 1000 >= since - _CLOCKS_SECONDS
+            if str(entry.name).endswith(".parquet") and self._is_in_time((entry.last_modified or 0) / 1000)
         ]
         for entry in sorted(entries, key=lambda entry: -(entry.last_modified or 0))[:_LETTER_FILES]:
             (copy / str(entry.name)).write_bytes(self._content(str(entry.path)))

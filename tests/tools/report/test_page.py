@@ -109,6 +109,11 @@ def test_a_query_that_is_started_again_is_named_once() -> None:
     assert "rows read by 2 queries in 7 batches" in text
 
 
+def test_a_query_that_another_task_starts_again_is_named_with_that_task() -> None:
+    text = Elements(html_of(run(task("a", queries=[query()]), task("b", ["a"], queries=[query()])))).text
+    assert ("orders in a" in text, "orders in b" in text) == (True, True)
+
+
 def test_a_page_needs_no_network_no_script_and_no_other_file(tmp_path: Path) -> None:
     html = html_of(full(tmp_path), tmp_path)
     elements = Elements(html)

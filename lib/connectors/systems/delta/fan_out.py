@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
 _TAKEN: Final = (".", "..", LEDGER)
-"""Names that folders of tables cannot have."""
+"""Names that tables cannot have."""
 _SIDE_BY_SIDE: Final = 4
 """The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
@@ -175,8 +175,10 @@ class DeltaTablesCommitter(RecordingCommitter):
         self.ledger.commit_frame(record, batch)
 
     def _place(self, table: str) -> TablePlace:
-        name = quote(table, safe=" $.-") if self.sink.values["path"] else table
-        return self._in_target(f"%{ord(name[0]):02X}{name[1:]}" if name in _TAKEN else name)
+        is_path = bool(self.sink.values["path"])
+        name = quote(table, safe=" $.-") if is_path else table
+        is_taken = (name if is_path else name.lower()) in _TAKEN  # a schema does not tell upper from lower case
+        return self._in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_taken else name)
 
     def _in_target(self, name: str) -> TablePlace:
         if path := self.sink.values["path"]:
