@@ -34,7 +34,7 @@ BELOW = {
     "jvm": {"ground"},
     "connect": {"ground", "core", "formats", "storage", "jvm"},
     "systems": {"ground", "core", "formats", "storage", "batching", "connect"},
-    "spark": {"ground", "core"},
+    "spark": {"ground", "core", "storage"},
     "async_io": {"ground", "core", "spark", "systems"},
     "quality": {"ground", "core", "spark"},
     "workbench": EVERYTHING,
