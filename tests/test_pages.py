@@ -62,6 +62,9 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path) -> None:
     lines += ['{"id": 10, "city": "damaged",}', '{"id": null, "cents": 5}', ""]
     (tmp_path / "in" / "orders.json").write_text("\n".join(lines))
     names: dict[str, Any] = {"spark": spark, "folder": str(tmp_path), "connectors": connectors, "workbench": workbench}
+    service = workbench.api_service()
+    service.behave(token=True)
+    service.add("users", [{"id": n, "name": f"user {n}", "updated_at": f"2026-01-{n:02}T00:00:00Z"} for n in range(1, 26)])
     blocks = re.findall(r"```python\n(.*?)```", (DOCS / "recipes.md").read_text(), re.DOTALL)
     assert len(blocks) >= 10
     for block in blocks:
@@ -72,6 +75,8 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path) -> None:
     assert spark.read.format("delta").load(f"{tmp_path}/orders_again").count() == 10
     assert spark.read.format("delta").load(f"{tmp_path}/wider").columns == ["id", "city", "cents", "channel"]
     assert sorted(row.eur for row in names["priced"].collect()) == [0.05, *map(float, range(1, 10))]
+    assert spark.read.format("delta").load(f"{tmp_path}/users").count() == 25
+    service.behave()
     assert not names["lag"].empty
     show, move = re.findall(r"^python -m connectors (offsets .*)$", (DOCS / "recipes.md").read_text(), re.MULTILINE)
     for line, position in ((f"{show} --json", 1001), (move, None), (f"{show} --json", 901)):
