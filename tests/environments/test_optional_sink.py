@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def die(*_: Any) -> None:
 
 
 def missed(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "missed").glob("*/*"))
+    return sorted(path.name for path in (folder / "missed").glob("*/*/*"))
 
 
 @pytest.mark.spark
@@ -132,7 +133,7 @@ class TestOnSpark:
             """Fails once, then keeps the rows."""
 
             starter = None
-            sink = type("S", (), {"name": "s", "values": {"queryName": None}})
+            sink = SimpleNamespace(name="s", values={"queryName": None}, sink_id=lambda: "s")
 
             def __call__(self, frame: Any, number: int, recipe: str) -> None:
                 if not taken:
@@ -167,3 +168,50 @@ def test_an_optional_sink_has_little_patience_unless_it_is_given(tmp_path: Path)
         values = both.sinks[0].sink.sink.values
         assert (values["retry.maxRetries"], values["outageTimeout"]) == expected
     assert json.dumps(both.sinks[1].sink.values["outageTimeout"]) == "600.0"
+
+
+class Target:
+    """A sink with the id ``name``, which is away while it has an ``error``, and keeps its ``batches``."""
+
+    starter = None
+
+    def __init__(self, name: str = "s", **values: str) -> None:
+        policy = dict.fromkeys(("onNewQuery", "onReplayMismatch", "onLostLedger", "onMissingBatches"), "stop")
+        self.sink = SimpleNamespace(name="s", values={"queryName": None, **policy, **values}, sink_id=lambda: name)
+        self.error: Exception | None = None
+        self.batches: list[tuple[int, list[int]]] = []
+
+    def __call__(self, frame: Any, number: int, recipe: str = "") -> None:
+        if self.error is not None:
+            raise self.error
+        self.batches.append((number, sorted(row.id for row in frame.collect())))
+
+    def optional(self, folder: Path) -> OptionalSink:
+        return OptionalSink(self, {"missedLocation": str(folder / "missed"), "missedInterval": 0.0})  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+class TestOfATarget:
+    """What Redis would not show."""
+
+    @pytest.fixture(autouse=True)
+    def query(self, spark: Any) -> Iterator[None]:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
+        yield
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+    def test_two_sinks_with_one_folder_each_get_what_they_have_missed(self, spark: Any, tmp_path: Path) -> None:
+        targets = [Target("a"), Target("b")]
+        both = [target.optional(tmp_path) for target in targets]
+        for number in range(2):
+            for target, optional in zip(targets, both, strict=True):
+                target.error = OSError("away") if number == 0 else None
+                optional(spark.range(number, number + 1), number)
+        assert [target.batches for target in targets] == [[(0, [0]), (1, [1])]] * 2
+
+    def test_what_one_sink_has_missed_does_not_come_to_another_one(self, spark: Any, tmp_path: Path) -> None:
+        target, other = Target("a"), Target("b")
+        target.error = OSError("away")
+        target.optional(tmp_path)(spark.range(1), 0)
+        other.optional(tmp_path)(spark.range(1, 2), 1)
+        assert other.batches == [(1, [1])]

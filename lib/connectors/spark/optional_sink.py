@@ -2,8 +2,8 @@
 
 ::
 
-    <missedLocation>/<query>/<batch>.json            that the batch is missed, with the recipe of its rows
-    <missedLocation>/<query>/<batch>.parquet         its rows, written by Spark
+    <missedLocation>/<sinkId>/<query>/<batch>.json       that the batch is missed, with the recipe of its rows
+    <missedLocation>/<sinkId>/<query>/<batch>.parquet    its rows, written by Spark
 
 The sink gets missed batches with their own numbers, in their order, and before any later one. So its ledger sees each batch
 once and none left out, whenever the driver dies: a batch that is in the folder and in the target is a replay.
@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from ..ground import machine
 from ..ground.errors import Misconfigured
@@ -64,7 +65,8 @@ class OptionalSink(Carried):
         """Commits ``frame`` as the batch ``number`` behind those that the sink has missed. Raises :class:`Misconfigured`."""
         query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
         if query not in self._missed:
-            self._missed[query] = _Missed(f"{self.location}/{query}")
+            sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
+            self._missed[query] = _Missed(f"{self.location}/{sink}/{query}")
         missed = self._missed[query]
         if not missed.numbers and self._takes(frame, number, recipe, query):
             return
