@@ -13,7 +13,7 @@ import pytest
 import redis
 
 import connectors
-from connectors.core import Misconfigured
+from connectors.core import CommitRefused, Misconfigured
 from connectors.spark.optional_sink import OptionalSink
 from connectors.testing import forget_commit
 from connectors.testing.servers import RedisServer
@@ -215,3 +215,10 @@ class TestOfATarget:
         target.optional(tmp_path)(spark.range(1), 0)
         other.optional(tmp_path)(spark.range(1, 2), 1)
         assert other.batches == [(1, [1])]
+
+    def test_a_ledger_that_contradicts_a_batch_stops_the_query(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = CommitRefused("batch 5 is older than batch 10")
+        with pytest.raises(CommitRefused, match="older than batch 10"):
+            target.optional(tmp_path)(spark.range(1), 5)
+        assert missed(tmp_path) == []

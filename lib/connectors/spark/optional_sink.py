@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from ..ground import machine
-from ..ground.errors import Misconfigured
-from ..ground.messages import own_message
+from ..ground.messages import is_permanent, own_message
 from ..ground.options import Choice, Duration, Options, Values
 from ..ground.state import dumps, loads, versioned
 from ..storage.location import Location, storage_of
@@ -62,7 +61,10 @@ class OptionalSink(Carried):
         return {**vars(self), "_missed": {}, "_next_try": -math.inf}  # another process looks for itself, and has another clock
 
     def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
-        """Commits ``frame`` as the batch ``number`` behind those that the sink has missed. Raises :class:`Misconfigured`."""
+        """Commits ``frame`` as the batch ``number`` behind those that the sink has missed.
+
+        Raises what only a person can mend: ``Misconfigured``, or ``CommitRefused`` where a ledger contradicts it.
+        """
         query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
         if query not in self._missed:
             sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
@@ -83,13 +85,11 @@ class OptionalSink(Carried):
             _log.warning(text, self.sink.sink.name, len(missed.numbers), missed.location)
 
     def _takes(self, frame: DataFrame, number: int, recipe: str, query: str) -> bool:
-        """True if the sink has the batch now. An error of its own is a warning; that of a query that is stopped goes on."""
+        """True if the sink has the batch now. An error that may pass is a warning; that of a query that is stopped goes on."""
         try:
             self.sink(frame, number, recipe)
-        except Misconfigured:
-            raise
         except Exception as error:
-            if is_stopped(frame.sparkSession, query):
+            if is_permanent(error) or is_stopped(frame.sparkSession, query):
                 raise
             self._next_try = machine.monotonic() + self.interval
             _log.warning("connectors.%s has not taken batch %d: %s", self.sink.sink.name, number, own_message(error) or error)
