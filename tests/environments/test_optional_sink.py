@@ -222,3 +222,36 @@ class TestOfATarget:
         with pytest.raises(CommitRefused, match="older than batch 10"):
             target.optional(tmp_path)(spark.range(1), 5)
         assert missed(tmp_path) == []
+
+    def test_an_older_checkpoint_is_refused_while_later_batches_wait(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        for number in (5, 6, 7):
+            target.optional(tmp_path)(spark.range(number, number + 1), number)
+        target.error = None
+        with pytest.raises(CommitRefused, match="batch 5 is older than batch 7, which waits in"):
+            target.optional(tmp_path)(spark.range(5, 15), 5)
+        assert target.batches == []
+
+    def test_a_replay_with_other_rows_than_those_that_wait_is_refused(self, spark: Any, tmp_path: Path) -> None:
+        for target in (Target("a"), Target("b", onReplayMismatch="skip")):
+            target.error = OSError("away")
+            target.optional(tmp_path)(spark.range(2), 5)
+            target.error = None
+            optional = target.optional(tmp_path)
+            if target.sink.values["onReplayMismatch"] == "stop":
+                with pytest.raises(CommitRefused, match="not deterministic"):
+                    optional(spark.range(1, 3), 5)
+                assert target.batches == []
+                optional(spark.range(2), 5)
+            else:
+                optional(spark.range(1, 3), 5)
+            assert target.batches == [(5, [0, 1])]
+
+    def test_a_replay_by_other_rules_than_those_of_the_rows_that_wait_is_refused(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        target.optional(tmp_path)(spark.range(2), 5, "old rules")
+        target.error = None
+        with pytest.raises(CommitRefused, match="split by other rules"):
+            target.optional(tmp_path)(spark.range(2), 5, "new rules")

@@ -18,13 +18,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from ..core.ledger import Entry, ReplayPolicy, check_recipe, compare_replay
 from ..ground import machine
+from ..ground.errors import CommitRefused
 from ..ground.messages import is_permanent, own_message
 from ..ground.options import Choice, Duration, Options, Values
 from ..ground.state import dumps, loads, versioned
 from ..storage.location import Location, storage_of
 from .execution import is_stopped, running_query
 from .library import Carried
+from .measure import Measures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,7 +66,7 @@ class OptionalSink(Carried):
     def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
         """Commits ``frame`` as the batch ``number`` behind those that the sink has missed.
 
-        Raises what only a person can mend: ``Misconfigured``, or ``CommitRefused`` where a ledger contradicts it.
+        Raises what only a person can mend: ``Misconfigured``, or ``CommitRefused`` where a ledger or the folder contradicts it.
         """
         query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
         if query not in self._missed:
@@ -72,8 +75,10 @@ class OptionalSink(Carried):
         missed = self._missed[query]
         if not missed.numbers and self._takes(frame, number, recipe, query):
             return
-        if number not in missed.numbers:
+        if not missed.numbers or number > missed.numbers[-1]:
             missed.keep(frame, number, recipe)
+        else:
+            missed.check_replay(frame, number, recipe, ReplayPolicy.of(self.sink.sink.values))
         while missed.numbers and machine.monotonic() >= self._next_try:
             first = missed.numbers[0]
             rows, kept_recipe = missed.batch(frame, first)
@@ -116,6 +121,21 @@ class _Missed:
         content = dumps(versioned(recipe=recipe, schema=json.loads(frame.schema.json())))
         self._storage.replace(f"{number}{_NOTE}", content.encode(), durable=True)
         self.numbers = sorted([*self.numbers, number])
+
+    def check_replay(self, frame: DataFrame, number: int, recipe: str, policy: ReplayPolicy) -> None:
+        """Raises :class:`CommitRefused` unless the batch ``number`` is the newest that is missed, and has the same rows."""
+        if number != self.numbers[-1]:
+            raise CommitRefused(
+                f"batch {number} is older than batch {self.numbers[-1]}, which waits in {self.location}: an older checkpoint "
+                "was restored, and its batches need not hold the same rows as those that wait",
+                way_out=f"restore the newest checkpoint; or delete the folder's batches from {number} on: they come again",
+            )
+        rows, kept_recipe = self.batch(frame, number)
+        kept = Measures.of(rows)
+        entry = Entry(self.location, number, kept.rows, kept.checksum, recipe=kept_recipe)
+        check_recipe(entry, recipe, policy)
+        replay = Measures.of(frame)
+        compare_replay(entry, replay.rows, replay.checksum, policy)
 
     def batch(self, frame: DataFrame, number: int) -> tuple[DataFrame, str]:
         """The rows of a batch and its recipe, in the session of ``frame``."""
