@@ -255,3 +255,18 @@ class TestOfATarget:
         target.error = None
         with pytest.raises(CommitRefused, match="split by other rules"):
             target.optional(tmp_path)(spark.range(2), 5, "new rules")
+
+    def test_the_folder_is_looked_at_anew_in_each_run(
+        self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = SimpleNamespace(id="first")
+        monkeypatch.setattr("connectors.spark.optional_sink.run_of", lambda *_: run, raising=False)
+        target = Target()
+        target.error = OSError("away")
+        optional = target.optional(tmp_path)
+        optional(spark.range(1), 0)
+        target.error = None
+        target.optional(tmp_path)(spark.range(1, 2), 1)  # another process, to which the sink has answered
+        run.id = "second"
+        optional(spark.range(2, 3), 2)
+        assert target.batches == [(0, [0]), (1, [1]), (2, [2])]

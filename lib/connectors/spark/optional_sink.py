@@ -28,6 +28,7 @@ from ..storage.location import Location, storage_of
 from .execution import is_stopped, running_query
 from .library import Carried
 from .measure import Measures
+from .query_watch import run_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -69,10 +70,7 @@ class OptionalSink(Carried):
         Raises what only a person can mend: ``Misconfigured``, or ``CommitRefused`` where a ledger or the folder contradicts it.
         """
         query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
-        if query not in self._missed:
-            sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
-            self._missed[query] = _Missed(f"{self.location}/{sink}/{query}")
-        missed = self._missed[query]
+        missed = self._missed_batches(frame, query)
         if not missed.numbers and self._takes(frame, number, recipe, query):
             return
         if not missed.numbers or number > missed.numbers[-1]:
@@ -88,6 +86,15 @@ class OptionalSink(Carried):
         if missed.numbers:
             text = "connectors.%s is away and not required: %d of its batches wait in %s"
             _log.warning(text, self.sink.sink.name, len(missed.numbers), missed.location)
+
+    def _missed_batches(self, frame: DataFrame, query: str) -> _Missed:
+        """The missed batches of ``query``, as its run has found them: another process may have had the run before."""
+        spark_run = run_of(frame, query)
+        run = spark_run.id if spark_run else ""
+        if query not in self._missed or self._missed[query].run != run:
+            sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
+            self._missed[query] = _Missed(f"{self.location}/{sink}/{query}", run)
+        return self._missed[query]
 
     def _takes(self, frame: DataFrame, number: int, recipe: str, query: str) -> bool:
         """True if the sink has the batch now. An error that may pass is a warning; that of a query that is stopped goes on."""
@@ -105,8 +112,8 @@ class OptionalSink(Carried):
 class _Missed:
     """The missed batches of a query, by their ``numbers`` in order."""
 
-    def __init__(self, location: str) -> None:
-        self.location = location
+    def __init__(self, location: str, run: str = "") -> None:
+        self.location, self.run = location, run
         self._storage = storage_of(location)
         self.numbers = sorted(int(name.removesuffix(_NOTE)) for name in self._storage.names() if name.endswith(_NOTE))
         for name in self._storage.folders():  # a driver has died when it kept or dropped a batch
