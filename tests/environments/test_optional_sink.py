@@ -14,7 +14,7 @@ import redis
 
 import connectors
 from connectors.core import CommitRefused, Misconfigured
-from connectors.spark.optional_sink import OptionalSink
+from connectors.spark.optional_sink import OptionalSink, _Missed
 from connectors.testing import forget_commit
 from connectors.testing.servers import RedisServer
 from tests.servers import required
@@ -270,3 +270,17 @@ class TestOfATarget:
         run.id = "second"
         optional(spark.range(2, 3), 2)
         assert target.batches == [(0, [0]), (1, [1]), (2, [2])]
+
+    def test_a_folder_whose_name_has_the_signs_of_a_pattern(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        target.optional(tmp_path / "[1]{x}")(spark.range(1), 0)
+        target.error = None
+        target.optional(tmp_path / "[1]{x}")(spark.range(1, 2), 1)
+        assert target.batches == [(0, [0]), (1, [1])]
+
+
+def test_spark_gets_the_address_of_its_own_client_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = SimpleNamespace(names=list, folders=list, spark_url=lambda name: f"s3a://bucket/missed/{name}")
+    monkeypatch.setattr("connectors.spark.optional_sink.storage_of", lambda *_, **__: bucket)
+    assert _Missed("s3://bucket/missed")._url("1.parquet") == "s3a://bucket/missed/1.parquet"

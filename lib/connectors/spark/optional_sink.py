@@ -29,6 +29,7 @@ from .execution import is_stopped, running_query
 from .library import Carried
 from .measure import Measures
 from .query_watch import run_of
+from .session import hadoop_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,6 +49,8 @@ OPTIONS: Final = Options(
 )
 """The options of a sink among several, beside its own."""
 _NOTE, _ROWS = ".json", ".parquet"
+_NO_PATTERN: Final = ("__globPaths__", "false")
+"""Spark's option that takes ``*``, ``[`` and ``{`` of a path as they are."""
 IMPATIENT: Final[Mapping[str, str]] = {"retry.maxRetries": "0", "outageTimeout": "0s"}
 """What an optional sink has in place of the defaults: others would wait for it."""
 
@@ -114,7 +117,7 @@ class _Missed:
 
     def __init__(self, location: str, run: str = "") -> None:
         self.location, self.run = location, run
-        self._storage = storage_of(location)
+        self._storage = storage_of(location, client_of=hadoop_client)
         self.numbers = sorted(int(name.removesuffix(_NOTE)) for name in self._storage.names() if name.endswith(_NOTE))
         for name in self._storage.folders():  # a driver has died when it kept or dropped a batch
             if name.endswith(_ROWS) and int(name.removesuffix(_ROWS)) not in self.numbers:
@@ -123,7 +126,7 @@ class _Missed:
     def keep(self, frame: DataFrame, number: int, recipe: str) -> None:
         """Keeps a batch; it counts when all of its rows are there."""
         rows = f"{number}{_ROWS}"
-        frame.write.mode("overwrite").parquet(f"{self.location}/{rows}")
+        frame.write.mode("overwrite").parquet(self._url(rows))
         self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows])
         content = dumps(versioned(recipe=recipe, schema=json.loads(frame.schema.json())))
         self._storage.replace(f"{number}{_NOTE}", content.encode(), durable=True)
@@ -150,10 +153,15 @@ class _Missed:
 
         state = loads(self._storage.read(f"{number}{_NOTE}"), f"the missed batch {number} in {self.location}")
         schema = StructType.fromJson(state["schema"])
-        return frame.sparkSession.read.schema(schema).parquet(f"{self.location}/{number}{_ROWS}"), state["recipe"]
+        reader = frame.sparkSession.read.schema(schema).option(*_NO_PATTERN)
+        return reader.parquet(self._url(f"{number}{_ROWS}")), state["recipe"]
 
     def drop(self, number: int) -> None:
         """Deletes a batch that the target has."""
         self._storage.delete(f"{number}{_NOTE}")
         self._storage.delete_folder(f"{number}{_ROWS}")
         self.numbers.remove(number)
+
+    def _url(self, name: str) -> str:
+        """The file or folder ``name`` as Spark takes it."""
+        return self._storage.spark_url(name) if self.location.startswith("s3://") else f"{self.location}/{name}"
