@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,9 @@ import redis
 import connectors
 from connectors.core import CommitRefused, Misconfigured
 from connectors.spark.optional_sink import OptionalSink, _Missed
+from connectors.storage.local import LocalStorage
 from connectors.testing import forget_commit
+from connectors.testing.forgetful_disk import ForgetfulDisk
 from connectors.testing.servers import RedisServer
 from tests.servers import required
 
@@ -278,6 +281,32 @@ class TestOfATarget:
         target.error = None
         target.optional(tmp_path / "[1]{x}")(spark.range(1, 2), 1)
         assert target.batches == [(0, [0]), (1, [1])]
+
+
+def test_a_power_failure_leaves_no_note_without_rows(tmp_path: Path) -> None:
+    folder, schema = tmp_path / "missed", SimpleNamespace(json=lambda: "{}")
+    storage = LocalStorage(folder)
+    frame: Any = SimpleNamespace(schema=schema, write=SimpleNamespace(mode=lambda _: SimpleNamespace(parquet=write)))
+
+    def write(url: str) -> None:
+        with storage.create(f"{Path(url).name}/part") as file:
+            file.write(b"rows")
+
+    for seed in range(20):
+        disk = ForgetfulDisk(folder, tmp_path / "journal")
+        for name, expected in (("keep", [True]), ("drop", [True, False])):
+            folder.mkdir(exist_ok=True)
+            missed = _Missed(str(folder))
+            if name == "drop":
+                missed.keep(frame, 1, "")
+            disk.start()
+            disk.run(lambda: missed.keep(frame, 1, "") if name == "keep" else missed.drop(1))  # noqa: B023
+            disk.fail(random.Random(seed))
+            has_note, has_rows = (folder / "1.json").exists(), (folder / "1.parquet" / "part").exists()
+            assert has_note in expected
+            assert has_rows or not has_note
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_spark_gets_the_address_of_its_own_client_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,9 +127,10 @@ class _Missed:
         """Keeps a batch; it counts when all of its rows are there."""
         rows = f"{number}{_ROWS}"
         frame.write.mode("overwrite").parquet(self._url(rows))
-        self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows])
+        self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows, ""])
         content = dumps(versioned(recipe=recipe, schema=json.loads(frame.schema.json())))
         self._storage.replace(f"{number}{_NOTE}", content.encode(), durable=True)
+        self._storage.sync(folders=[""])
         self.numbers = sorted([*self.numbers, number])
 
     def check_replay(self, frame: DataFrame, number: int, recipe: str, policy: ReplayPolicy) -> None:
@@ -159,6 +160,7 @@ class _Missed:
     def drop(self, number: int) -> None:
         """Deletes a batch that the target has."""
         self._storage.delete(f"{number}{_NOTE}")
+        self._storage.sync(folders=[""])  # a note that a power failure brings back would stand there without its rows
         self._storage.delete_folder(f"{number}{_ROWS}")
         self.numbers.remove(number)
 
