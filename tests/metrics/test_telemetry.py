@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from connectors import metrics
+from connectors.metrics.telemetry import Telemetry
 
 from .test_lineage import Collector, copy, served
 
@@ -118,3 +120,23 @@ class TestOnSpark:
         assert time.monotonic() - began < 60
         telemetry.stop()
         assert time.monotonic() - began < 120
+
+
+class Session:
+    """A session without queries."""
+
+    def __init__(self) -> None:
+        self.streams = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+
+
+def test_a_collector_that_takes_no_last_figures_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Provider(MeterProvider):
+        def force_flush(self, timeout_millis: float = 0) -> bool:
+            raise RuntimeError("MeterProvider.force_flush failed")
+
+    telemetry = Telemetry(Session(), Provider(), tracers := TracerProvider(), [tracers])  # type: ignore[arg-type]
+    tracers.shutdown = lambda: ended.append(True)  # type: ignore[method-assign]
+    ended: list[bool] = []
+    telemetry.stop()
+    assert ended == [True]
+    assert "MeterProvider.force_flush failed" in caplog.text

@@ -113,9 +113,9 @@ class Telemetry(Listening):
         for run in list(self._runs):
             self._finish(run, "")
         for provider in self._providers:
-            provider.force_flush(_END_MILLISECONDS)
+            self._safely(provider.force_flush, _END_MILLISECONDS)
         for provider in self._own:
-            provider.shutdown()
+            self._safely(provider.shutdown)
 
     def _begin(self, run: str, query: str, name: str | None) -> None:
         from opentelemetry.trace import set_span_in_context
