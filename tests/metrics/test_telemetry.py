@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from connectors import metrics
+from connectors.metrics.alerts import Observation
 from connectors.metrics.telemetry import Telemetry
 
 from .test_lineage import Collector, copy, served
@@ -127,6 +128,20 @@ class Session:
 
     def __init__(self) -> None:
         self.streams = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+
+
+def progress(lag: int) -> dict[str, Any]:
+    return {"id": "q", "runId": "r", "name": "orders", "batchId": lag, "numInputRows": 1, "batchDuration": 1, "sources": []}
+
+
+def test_a_telemetry_gives_its_figures_also_to_a_provider_that_has_had_one_before() -> None:
+    memory, session = Memory(), Session()
+    row = dict.fromkeys(("errors", "retries", "bytes", "dead_letters", "latest", "position", "lag_seconds", "in_flight"))
+    for rows in (10, 4):
+        with metrics.telemetry(session, meters=memory.meters, tracers=memory.tracers) as telemetry:  # type: ignore[arg-type]
+            batch = Observation(progress(0), [{"component": "sink files", "rows": rows, "lag_records": None, **row}])
+            telemetry.observed(batch, "running")  # type: ignore[attr-defined]
+            assert memory.values()["connectors.rows", "sink files"] == rows
 
 
 def test_a_collector_that_takes_no_last_figures_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
