@@ -132,7 +132,12 @@ class SourceOffset:
         if missing := [f"{topic} {part}" for topic, parts in position.items() for part in parts if part not in there[topic]]:
             text = f"are of another query: they do not read {', '.join(missing)}, as source {self.name} does."
             raise _refused("--options", text)
-        return self.move({topic: {part: there[topic][part] for part in parts} for topic, parts in position.items()})
+        moved = self.move({topic: {part: there[topic][part] for part in parts} for topic, parts in position.items()})
+        if not self.system:
+            return moved
+        ids = {topic: {"id": topics[topic]["id"]} for topic in position if "id" in topics[topic]}  # it may be made anew
+        states = {topic: {**state, **ids.get(topic, {})} for topic, state in moved.value["at"]["topics"].items()}
+        return self._at({**moved.value["at"], "topics": states})
 
     def reset(self, log: EpochLog | None = None) -> SourceOffset:
         """The offset of a source that begins anew, where its options say. ``log`` as in :meth:`move`.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 import connectors
-from connectors.core import Misconfigured
-from connectors.spark.optional_sink import OptionalSink
+from connectors.core import CommitRefused, Misconfigured
+from connectors.spark.optional_sink import OptionalSink, _Missed
+from connectors.storage.local import LocalStorage
 from connectors.testing import forget_commit
+from connectors.testing.forgetful_disk import ForgetfulDisk
 from connectors.testing.servers import RedisServer
 from tests.servers import required
 
@@ -54,7 +58,7 @@ def die(*_: Any) -> None:
 
 
 def missed(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "missed").glob("*/*"))
+    return sorted(path.name for path in (folder / "missed").glob("*/*/*"))
 
 
 @pytest.mark.spark
@@ -132,7 +136,7 @@ class TestOnSpark:
             """Fails once, then keeps the rows."""
 
             starter = None
-            sink = type("S", (), {"name": "s", "values": {"queryName": None}})
+            sink = SimpleNamespace(name="s", values={"queryName": None}, sink_id=lambda: "s")
 
             def __call__(self, frame: Any, number: int, recipe: str) -> None:
                 if not taken:
@@ -167,3 +171,145 @@ def test_an_optional_sink_has_little_patience_unless_it_is_given(tmp_path: Path)
         values = both.sinks[0].sink.sink.values
         assert (values["retry.maxRetries"], values["outageTimeout"]) == expected
     assert json.dumps(both.sinks[1].sink.values["outageTimeout"]) == "600.0"
+
+
+class Target:
+    """A sink with the id ``name``, which is away while it has an ``error``, and keeps its ``batches``."""
+
+    starter = None
+
+    def __init__(self, name: str = "s", **values: str) -> None:
+        policy = dict.fromkeys(("onNewQuery", "onReplayMismatch", "onLostLedger", "onMissingBatches"), "stop")
+        self.sink = SimpleNamespace(name="s", values={"queryName": None, **policy, **values}, sink_id=lambda: name)
+        self.error: Exception | None = None
+        self.batches: list[tuple[int, list[int]]] = []
+
+    def __call__(self, frame: Any, number: int, recipe: str = "") -> None:
+        if self.error is not None:
+            raise self.error
+        self.batches.append((number, sorted(row.id for row in frame.collect())))
+
+    def optional(self, folder: Path) -> OptionalSink:
+        return OptionalSink(self, {"missedLocation": str(folder / "missed"), "missedInterval": 0.0})  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+class TestOfATarget:
+    """What Redis would not show."""
+
+    @pytest.fixture(autouse=True)
+    def query(self, spark: Any) -> Iterator[None]:
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", "q")
+        yield
+        spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
+
+    def test_two_sinks_with_one_folder_each_get_what_they_have_missed(self, spark: Any, tmp_path: Path) -> None:
+        targets = [Target("a"), Target("b")]
+        both = [target.optional(tmp_path) for target in targets]
+        for number in range(2):
+            for target, optional in zip(targets, both, strict=True):
+                target.error = OSError("away") if number == 0 else None
+                optional(spark.range(number, number + 1), number)
+        assert [target.batches for target in targets] == [[(0, [0]), (1, [1])]] * 2
+
+    def test_what_one_sink_has_missed_does_not_come_to_another_one(self, spark: Any, tmp_path: Path) -> None:
+        target, other = Target("a"), Target("b")
+        target.error = OSError("away")
+        target.optional(tmp_path)(spark.range(1), 0)
+        other.optional(tmp_path)(spark.range(1, 2), 1)
+        assert other.batches == [(1, [1])]
+
+    def test_a_ledger_that_contradicts_a_batch_stops_the_query(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = CommitRefused("batch 5 is older than batch 10")
+        with pytest.raises(CommitRefused, match="older than batch 10"):
+            target.optional(tmp_path)(spark.range(1), 5)
+        assert missed(tmp_path) == []
+
+    def test_an_older_checkpoint_is_refused_while_later_batches_wait(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        for number in (5, 6, 7):
+            target.optional(tmp_path)(spark.range(number, number + 1), number)
+        target.error = None
+        with pytest.raises(CommitRefused, match="batch 5 is older than batch 7, which waits in"):
+            target.optional(tmp_path)(spark.range(5, 15), 5)
+        assert target.batches == []
+
+    def test_a_replay_with_other_rows_than_those_that_wait_is_refused(self, spark: Any, tmp_path: Path) -> None:
+        for target in (Target("a"), Target("b", onReplayMismatch="skip")):
+            target.error = OSError("away")
+            target.optional(tmp_path)(spark.range(2), 5)
+            target.error = None
+            optional = target.optional(tmp_path)
+            if target.sink.values["onReplayMismatch"] == "stop":
+                with pytest.raises(CommitRefused, match="not deterministic"):
+                    optional(spark.range(1, 3), 5)
+                assert target.batches == []
+                optional(spark.range(2), 5)
+            else:
+                optional(spark.range(1, 3), 5)
+            assert target.batches == [(5, [0, 1])]
+
+    def test_a_replay_by_other_rules_than_those_of_the_rows_that_wait_is_refused(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        target.optional(tmp_path)(spark.range(2), 5, "old rules")
+        target.error = None
+        with pytest.raises(CommitRefused, match="split by other rules"):
+            target.optional(tmp_path)(spark.range(2), 5, "new rules")
+
+    def test_the_folder_is_looked_at_anew_in_each_run(
+        self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run = SimpleNamespace(id="first")
+        monkeypatch.setattr("connectors.spark.optional_sink.run_of", lambda *_: run, raising=False)
+        target = Target()
+        target.error = OSError("away")
+        optional = target.optional(tmp_path)
+        optional(spark.range(1), 0)
+        target.error = None
+        target.optional(tmp_path)(spark.range(1, 2), 1)  # another process, to which the sink has answered
+        run.id = "second"
+        optional(spark.range(2, 3), 2)
+        assert target.batches == [(0, [0]), (1, [1]), (2, [2])]
+
+    def test_a_folder_whose_name_has_the_signs_of_a_pattern(self, spark: Any, tmp_path: Path) -> None:
+        target = Target()
+        target.error = OSError("away")
+        target.optional(tmp_path / "[1]{x}")(spark.range(1), 0)
+        target.error = None
+        target.optional(tmp_path / "[1]{x}")(spark.range(1, 2), 1)
+        assert target.batches == [(0, [0]), (1, [1])]
+
+
+def test_a_power_failure_leaves_no_note_without_rows(tmp_path: Path) -> None:
+    folder, schema = tmp_path / "missed", SimpleNamespace(json=lambda: "{}")
+    storage = LocalStorage(folder)
+    frame: Any = SimpleNamespace(schema=schema, write=SimpleNamespace(mode=lambda _: SimpleNamespace(parquet=write)))
+
+    def write(url: str) -> None:
+        with storage.create(f"{Path(url).name}/part") as file:
+            file.write(b"rows")
+
+    for seed in range(20):
+        disk = ForgetfulDisk(folder, tmp_path / "journal")
+        for name, expected in (("keep", [True]), ("drop", [True, False])):
+            folder.mkdir(exist_ok=True)
+            missed = _Missed(str(folder))
+            if name == "drop":
+                missed.keep(frame, 1, "")
+            disk.start()
+            disk.run(lambda: missed.keep(frame, 1, "") if name == "keep" else missed.drop(1))  # noqa: B023
+            disk.fail(random.Random(seed))
+            has_note, has_rows = (folder / "1.json").exists(), (folder / "1.parquet" / "part").exists()
+            assert has_note in expected
+            assert has_rows or not has_note
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_spark_gets_the_address_of_its_own_client_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = SimpleNamespace(names=list, folders=list, spark_url=lambda name: f"s3a://bucket/missed/{name}")
+    monkeypatch.setattr("connectors.spark.optional_sink.storage_of", lambda *_, **__: bucket)
+    assert _Missed("s3://bucket/missed")._url("1.parquet") == "s3a://bucket/missed/1.parquet"

@@ -8,9 +8,11 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -148,3 +150,22 @@ class TestOnSpark:
     def test_an_impossible_interval_is_refused(self, spark: Any) -> None:
         with pytest.raises(Misconfigured, match=r'every +must be .*; got "often"'):
             metrics.lineage(spark, every="often")
+
+
+def test_a_collector_that_never_answers_in_time_does_not_let_events_pile_up() -> None:
+    release = threading.Event()
+    client = SimpleNamespace(emit=lambda _: release.wait(0.05))
+    session: Any = SimpleNamespace(
+        streams=SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+    )
+    listener = metrics.lineage(session, client=client, every="1ms")
+    for number in range(2000):
+        progress = {"id": f"q{number % 3}", "runId": str(uuid.UUID(int=number % 3)), "batchId": number}
+        listener.take("progress", SimpleNamespace(progress=progress))
+    latest = time.monotonic() + 20
+    while listener._events.qsize() > 200 and time.monotonic() < latest:
+        time.sleep(0.01)
+    behind = listener._events.qsize()
+    release.set()
+    listener.stop()
+    assert behind <= 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from connectors import metrics
+from connectors.metrics.alerts import Observation
+from connectors.metrics.telemetry import Telemetry
 
 from .test_lineage import Collector, copy, served
 
@@ -118,3 +121,37 @@ class TestOnSpark:
         assert time.monotonic() - began < 60
         telemetry.stop()
         assert time.monotonic() - began < 120
+
+
+class Session:
+    """A session without queries."""
+
+    def __init__(self) -> None:
+        self.streams = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+
+
+def progress(lag: int) -> dict[str, Any]:
+    return {"id": "q", "runId": "r", "name": "orders", "batchId": lag, "numInputRows": 1, "batchDuration": 1, "sources": []}
+
+
+def test_a_telemetry_gives_its_figures_also_to_a_provider_that_has_had_one_before() -> None:
+    memory, session = Memory(), Session()
+    row = dict.fromkeys(("errors", "retries", "bytes", "dead_letters", "latest", "position", "lag_seconds", "in_flight"))
+    for rows in (10, 4):
+        with metrics.telemetry(session, meters=memory.meters, tracers=memory.tracers) as telemetry:  # type: ignore[arg-type]
+            batch = Observation(progress(0), [{"component": "sink files", "rows": rows, "lag_records": None, **row}])
+            telemetry.observed(batch, "running")  # type: ignore[attr-defined]
+            assert memory.values()["connectors.rows", "sink files"] == rows
+
+
+def test_a_collector_that_takes_no_last_figures_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Provider(MeterProvider):
+        def force_flush(self, timeout_millis: float = 0) -> bool:
+            raise RuntimeError("MeterProvider.force_flush failed")
+
+    telemetry = Telemetry(Session(), Provider(), tracers := TracerProvider(), [tracers])  # type: ignore[arg-type]
+    tracers.shutdown = lambda: ended.append(True)  # type: ignore[method-assign]
+    ended: list[bool] = []
+    telemetry.stop()
+    assert ended == [True]
+    assert "MeterProvider.force_flush failed" in caplog.text

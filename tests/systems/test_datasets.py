@@ -91,6 +91,7 @@ def test_each_system_that_has_data_of_its_own_has_datasets() -> None:
         (of_location("s3a://bucket/a/b"), rules.S3("bucket", "a/b")),
         (of_location("gs://bucket/a/b/"), rules.GCS("bucket", "a/b")),
         (of_location("abfss://c@shop.dfs.core.windows.net/a"), rules.ABFSS("c", "shop", "a")),
+        (of_location("abfs://c@shop.dfs.core.windows.net/a"), rules.ABFSS("c", "shop", "a")),
         (of_location("hdfs://name:8020/a/b"), rules.HDFS("name", "8020", "/a/b")),
         (of_location("file:/data/a"), rules.LocalFileSystem("/data/a")),
     ],

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -473,3 +474,13 @@ class TestOnSpark:
             assert self.values(spark, tmp_path, "value") == sorted(map(str, range(1, 11)))
             output = offsets("set", tmp_path / "checkpoint", "--to-offset", '{"next": 5}', "--yes").output
             assert "left out as known" in output
+
+
+def test_a_topic_that_was_made_anew_is_read_from_where_the_new_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    position = {"topics": {"orders": {"at": {"0": 7}, "id": "new"}}}
+    enumerator = SimpleNamespace(start=lambda: position, close=lambda: None)
+    monkeypatch.setattr("connectors.systems.kafka.source.KafkaSource.enumerator", lambda _: enumerator)
+    old = {"v": 1, "source": "kafka", "at": {"topics": {"orders": {"at": {"0": 1200}, "from": {"0": 3}, "id": "old"}}}}
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
+    moved = SourceOffset("0", old).begin({"startingOffsets": "latest"}, options, "--to-latest")
+    assert moved.value["at"] == position

@@ -32,7 +32,7 @@ def of_location(location: str) -> Dataset:
     if is_local(location):
         return Dataset("file", os.path.abspath(local_path(location)))
     scheme, place, path = urlsplit(location)[:3]
-    scheme = {"s3a": "s3", "gcs": "gs"}.get(scheme, scheme)
+    scheme = {"s3a": "s3", "gcs": "gs", "abfs": "abfss"}.get(scheme, scheme)
     if scheme != "abfss":  # there the container is before the host, else a login
         place = place.rpartition("@")[2]
     return Dataset(f"{scheme}://{place}", path.strip("/") if scheme in _OBJECT_STORES else path)

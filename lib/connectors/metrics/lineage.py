@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors.metrics")
 _PRODUCER: Final = "urn:connectors"
+_MOST_WAITING: Final = 100
+"""While more events of Spark wait, a query's ``RUNNING`` is left out: a slow collector would let them pile up in memory."""
 
 
 def lineage(
@@ -72,7 +74,8 @@ class Lineage(Listening):
 
     def observed(self, batch: Observation, state: str) -> None:
         run = str(batch.progress["runId"])
-        if state == RUNNING and machine.monotonic() - self._told.get(run, 0.0) >= self._every:
+        is_due = machine.monotonic() - self._told.get(run, 0.0) >= self._every
+        if state == RUNNING and is_due and self._events.qsize() < _MOST_WAITING:
             self._tell("RUNNING", batch.query, run, batch.progress.get("name"))
 
     def _tell(self, state: str, query: str, run: str, name: str | None, error: str = "") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ..core.progress import behind
 from ..ground.clients import client_library
@@ -71,13 +72,17 @@ class _Run(NamedTuple):
     context: Any
 
 
+_newest_of: Final[WeakKeyDictionary[Any, dict[str, Observation]]] = WeakKeyDictionary()
+"""The newest batch of each query, by ``MeterProvider``: its instruments are those of the first telemetry, and read no other."""
+
+
 class Telemetry(Listening):
     """The listener that :func:`telemetry` returns; also a context manager."""
 
     def __init__(self, spark: SparkSession, meters: Any, tracers: Any, own: Sequence[Any]) -> None:
         self._providers, self._own = (meters, tracers), own
         self._tracer = tracers.get_tracer(_SCOPE)
-        self._newest: dict[str, Observation] = {}
+        self._newest = _newest_of.setdefault(meters, {})
         self._runs: dict[str, _Run] = {}
         meter = meters.get_meter(_SCOPE)
         for name, unit in _TOTALS.items():
@@ -113,9 +118,9 @@ class Telemetry(Listening):
         for run in list(self._runs):
             self._finish(run, "")
         for provider in self._providers:
-            provider.force_flush(_END_MILLISECONDS)
+            self._safely(provider.force_flush, _END_MILLISECONDS)
         for provider in self._own:
-            provider.shutdown()
+            self._safely(provider.shutdown)
 
     def _begin(self, run: str, query: str, name: str | None) -> None:
         from opentelemetry.trace import set_span_in_context

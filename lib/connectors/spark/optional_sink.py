@@ -2,8 +2,8 @@
 
 ::
 
-    <missedLocation>/<query>/<batch>.json            that the batch is missed, with the recipe of its rows
-    <missedLocation>/<query>/<batch>.parquet         its rows, written by Spark
+    <missedLocation>/<sinkId>/<query>/<batch>.json       that the batch is missed, with the recipe of its rows
+    <missedLocation>/<sinkId>/<query>/<batch>.parquet    its rows, written by Spark
 
 The sink gets missed batches with their own numbers, in their order, and before any later one. So its ledger sees each batch
 once and none left out, whenever the driver dies: a batch that is in the folder and in the target is a replay.
@@ -16,15 +16,20 @@ import logging
 import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
+from ..core.ledger import Entry, ReplayPolicy, check_recipe, compare_replay
 from ..ground import machine
-from ..ground.errors import Misconfigured
-from ..ground.messages import own_message
+from ..ground.errors import CommitRefused
+from ..ground.messages import is_permanent, own_message
 from ..ground.options import Choice, Duration, Options, Values
 from ..ground.state import dumps, loads, versioned
 from ..storage.location import Location, storage_of
 from .execution import is_stopped, running_query
 from .library import Carried
+from .measure import Measures
+from .query_watch import run_of
+from .session import hadoop_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,6 +49,8 @@ OPTIONS: Final = Options(
 )
 """The options of a sink among several, beside its own."""
 _NOTE, _ROWS = ".json", ".parquet"
+_NO_PATTERN: Final = ("__globPaths__", "false")
+"""Spark's option that takes ``*``, ``[`` and ``{`` of a path as they are."""
 IMPATIENT: Final[Mapping[str, str]] = {"retry.maxRetries": "0", "outageTimeout": "0s"}
 """What an optional sink has in place of the defaults: others would wait for it."""
 
@@ -61,15 +68,18 @@ class OptionalSink(Carried):
         return {**vars(self), "_missed": {}, "_next_try": -math.inf}  # another process looks for itself, and has another clock
 
     def __call__(self, frame: DataFrame, number: int, recipe: str = "") -> None:
-        """Commits ``frame`` as the batch ``number`` behind those that the sink has missed. Raises :class:`Misconfigured`."""
+        """Commits ``frame`` as the batch ``number`` behind those that the sink has missed.
+
+        Raises what only a person can mend: ``Misconfigured``, or ``CommitRefused`` where a ledger or the folder contradicts it.
+        """
         query = running_query(frame, self.sink.sink.values["queryName"], self.sink.starter)
-        if query not in self._missed:
-            self._missed[query] = _Missed(f"{self.location}/{query}")
-        missed = self._missed[query]
+        missed = self._missed_batches(frame, query)
         if not missed.numbers and self._takes(frame, number, recipe, query):
             return
-        if number not in missed.numbers:
+        if not missed.numbers or number > missed.numbers[-1]:
             missed.keep(frame, number, recipe)
+        else:
+            missed.check_replay(frame, number, recipe, ReplayPolicy.of(self.sink.sink.values))
         while missed.numbers and machine.monotonic() >= self._next_try:
             first = missed.numbers[0]
             rows, kept_recipe = missed.batch(frame, first)
@@ -80,14 +90,21 @@ class OptionalSink(Carried):
             text = "connectors.%s is away and not required: %d of its batches wait in %s"
             _log.warning(text, self.sink.sink.name, len(missed.numbers), missed.location)
 
+    def _missed_batches(self, frame: DataFrame, query: str) -> _Missed:
+        """The missed batches of ``query``, as its run has found them: another process may have had the run before."""
+        spark_run = run_of(frame, query)
+        run = spark_run.id if spark_run else ""
+        if query not in self._missed or self._missed[query].run != run:
+            sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
+            self._missed[query] = _Missed(f"{self.location}/{sink}/{query}", run)
+        return self._missed[query]
+
     def _takes(self, frame: DataFrame, number: int, recipe: str, query: str) -> bool:
-        """True if the sink has the batch now. An error of its own is a warning; that of a query that is stopped goes on."""
+        """True if the sink has the batch now. An error that may pass is a warning; that of a query that is stopped goes on."""
         try:
             self.sink(frame, number, recipe)
-        except Misconfigured:
-            raise
         except Exception as error:
-            if is_stopped(frame.sparkSession, query):
+            if is_permanent(error) or is_stopped(frame.sparkSession, query):
                 raise
             self._next_try = machine.monotonic() + self.interval
             _log.warning("connectors.%s has not taken batch %d: %s", self.sink.sink.name, number, own_message(error) or error)
@@ -98,9 +115,9 @@ class OptionalSink(Carried):
 class _Missed:
     """The missed batches of a query, by their ``numbers`` in order."""
 
-    def __init__(self, location: str) -> None:
-        self.location = location
-        self._storage = storage_of(location)
+    def __init__(self, location: str, run: str = "") -> None:
+        self.location, self.run = location, run
+        self._storage = storage_of(location, client_of=hadoop_client)
         self.numbers = sorted(int(name.removesuffix(_NOTE)) for name in self._storage.names() if name.endswith(_NOTE))
         for name in self._storage.folders():  # a driver has died when it kept or dropped a batch
             if name.endswith(_ROWS) and int(name.removesuffix(_ROWS)) not in self.numbers:
@@ -109,11 +126,27 @@ class _Missed:
     def keep(self, frame: DataFrame, number: int, recipe: str) -> None:
         """Keeps a batch; it counts when all of its rows are there."""
         rows = f"{number}{_ROWS}"
-        frame.write.mode("overwrite").parquet(f"{self.location}/{rows}")
-        self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows])
+        frame.write.mode("overwrite").parquet(self._url(rows))
+        self._storage.sync([f"{rows}/{name}" for name in self._storage.names(rows)], [rows, ""])
         content = dumps(versioned(recipe=recipe, schema=json.loads(frame.schema.json())))
         self._storage.replace(f"{number}{_NOTE}", content.encode(), durable=True)
+        self._storage.sync(folders=[""])
         self.numbers = sorted([*self.numbers, number])
+
+    def check_replay(self, frame: DataFrame, number: int, recipe: str, policy: ReplayPolicy) -> None:
+        """Raises :class:`CommitRefused` unless the batch ``number`` is the newest that is missed, and has the same rows."""
+        if number != self.numbers[-1]:
+            raise CommitRefused(
+                f"batch {number} is older than batch {self.numbers[-1]}, which waits in {self.location}: an older checkpoint "
+                "was restored, and its batches need not hold the same rows as those that wait",
+                way_out=f"restore the newest checkpoint; or delete the folder's batches from {number} on: they come again",
+            )
+        rows, kept_recipe = self.batch(frame, number)
+        kept = Measures.of(rows)
+        entry = Entry(self.location, number, kept.rows, kept.checksum, recipe=kept_recipe)
+        check_recipe(entry, recipe, policy)
+        replay = Measures.of(frame)
+        compare_replay(entry, replay.rows, replay.checksum, policy)
 
     def batch(self, frame: DataFrame, number: int) -> tuple[DataFrame, str]:
         """The rows of a batch and its recipe, in the session of ``frame``."""
@@ -121,10 +154,16 @@ class _Missed:
 
         state = loads(self._storage.read(f"{number}{_NOTE}"), f"the missed batch {number} in {self.location}")
         schema = StructType.fromJson(state["schema"])
-        return frame.sparkSession.read.schema(schema).parquet(f"{self.location}/{number}{_ROWS}"), state["recipe"]
+        reader = frame.sparkSession.read.schema(schema).option(*_NO_PATTERN)
+        return reader.parquet(self._url(f"{number}{_ROWS}")), state["recipe"]
 
     def drop(self, number: int) -> None:
         """Deletes a batch that the target has."""
         self._storage.delete(f"{number}{_NOTE}")
+        self._storage.sync(folders=[""])  # a note that a power failure brings back would stand there without its rows
         self._storage.delete_folder(f"{number}{_ROWS}")
         self.numbers.remove(number)
+
+    def _url(self, name: str) -> str:
+        """The file or folder ``name`` as Spark takes it."""
+        return self._storage.spark_url(name) if self.location.startswith("s3://") else f"{self.location}/{name}"
