@@ -11,6 +11,7 @@ from openlineage.client.naming import dataset as rules
 
 from connectors.core import Sink, Source
 from connectors.core.datasets import Dataset, of_location
+from connectors.ground.state import digest
 from connectors.systems import all_systems
 
 SECRET = "geheim"
@@ -57,8 +58,8 @@ SAMPLES: list[tuple[str, str, Mapping[str, Any], list[tuple[str, str]]]] = [
     ),
     ("http", "source", {"config": json.dumps(API), "resource": "orders"}, [("https://api.example.org", "orders")]),
     (
-        "http", "sink", {"url": f"https://api.example.org/o/{{id}}?key={SECRET}"},
-        [("https://api.example.org", "/o/{id}")],
+        "http", "sink", {"url": f"https://api.example.org/{SECRET}/{{id}}?key={SECRET}"},
+        [("https://api.example.org", digest(f"https://api.example.org/{SECRET}/{{id}}?key={SECRET}"))],
     ),
 ]  # fmt: skip
 

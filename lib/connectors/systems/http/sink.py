@@ -104,7 +104,8 @@ class HttpSink(BatchingSink, FrameSink):
         return f"{self.values['method']} {shown(self.values['url'])} {digest(self.values['url'])}"
 
     def datasets(self) -> Sequence[Dataset]:
-        return [of_url(self.values["url"])]
+        url = self.values["url"]
+        return [of_url(url)._replace(name=digest(url))]  # the path of a webhook is its secret
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         if self._needs_placing() and not placed:
