@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.epoch_source import EpochLogSource
 from connectors.testing.environments import CLUSTER, CONNECT, LOCAL
 
 from .pipelines import groups, killed, kills_of_systems
 
 GROUPS = groups()
 TURNS = (LOCAL, LOCAL, LOCAL, CLUSTER, LOCAL, LOCAL, LOCAL, CONNECT)
+ELSEWHERE = ("streams", "requests")
+"""The groups that are killed on a cluster and on a server of Spark Connect, too."""
 QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() for name in kills.QUICK}
 
 
@@ -31,7 +32,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
 ) -> None:
     pipelines, count = GROUPS[group], int(os.environ.get("KILLS", "80"))
     with killed(pipelines, tmp_path, int(os.environ.get("SEED", "1"))) as kills:
-        if all(issubclass(source.source, EpochLogSource) for *_, source in pipelines.values() if source):
+        if group in ELSEWHERE:
             kills.environments = TURNS
         with capsys.disabled():
             for start in range(0, count, 20):
