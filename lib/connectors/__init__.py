@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def foreach_batch(
     from .ground.errors import Misconfigured, Problem
     from .ground.options import with_keywords
     from .spark.foreach_batch import ForeachBatch, Several
+    from .spark.optional_sink import one_of_several
     from .systems import sink_class
 
     typed = with_keywords(options, more)
@@ -94,24 +96,10 @@ def foreach_batch(
     functions = []
     for number, (kind, options_of_kind) in enumerate(sink, start=1):
         try:
-            functions.append(_one_of_several(kind, options_of_kind))
+            functions.append(one_of_several(options_of_kind, partial(foreach_batch, kind)))
         except Misconfigured as error:
             where = f"sink {number}, {error.connector}"
             problems += [Problem(f"{where}: {problem.option}", problem.text) for problem in error.problems]
     if problems:
         raise Misconfigured("foreach_batch", problems)
     return Several(functions)
-
-
-def _one_of_several(sink: str | type[Sink], options: Mapping[str, Any]) -> Callable[..., None]:
-    """A sink of several, whose options may also be those of one that is not required."""
-    from .spark.optional_sink import IMPATIENT, OPTIONS, OptionalSink
-
-    own = {name: value for name, value in options.items() if OPTIONS.knows(name)}
-    values = OPTIONS.parse("connectors.foreach_batch", own)
-    rest = {name: value for name, value in options.items() if name not in own}
-    if values["required"] == "true":
-        return foreach_batch(sink, rest)
-    names = {name.lower() for name in rest}
-    impatient = {name: value for name, value in IMPATIENT.items() if name.lower() not in names}
-    return OptionalSink(foreach_batch(sink, {**impatient, **rest}), values)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -51,8 +51,18 @@ OPTIONS: Final = Options(
 _NOTE, _ROWS = ".json", ".parquet"
 _NO_PATTERN: Final = ("__globPaths__", "false")
 """Spark's option that takes ``*``, ``[`` and ``{`` of a path as they are."""
-IMPATIENT: Final[Mapping[str, str]] = {"retry.maxRetries": "0", "outageTimeout": "0s"}
+_IMPATIENT: Final[Mapping[str, str]] = {"retry.maxRetries": "0", "outageTimeout": "0s"}
 """What an optional sink has in place of the defaults: others would wait for it."""
+
+
+def one_of_several(options: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """The sink that ``make`` makes of its own ``options``, in an :class:`OptionalSink` where they say that it is one."""
+    values = OPTIONS.parse("connectors.foreach_batch", {name: text for name, text in options.items() if OPTIONS.knows(name)})
+    own = {name: text for name, text in options.items() if not OPTIONS.knows(name)}
+    if values["required"] == "true":
+        return make(own)
+    names = {name.lower() for name in own}
+    return OptionalSink(make({**{name: text for name, text in _IMPATIENT.items() if name.lower() not in names}, **own}), values)
 
 
 class OptionalSink(Carried):
