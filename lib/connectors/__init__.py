@@ -93,10 +93,15 @@ def foreach_batch(
     if typed:
         text = f"go with one sink, and several are given; put {', '.join(typed)} into the pair of the sink that they are for."
         problems.append(Problem("options", text))
-    functions = []
+    functions: list[Callable[..., None]] = []
     for number, (kind, options_of_kind) in enumerate(sink, start=1):
         try:
-            functions.append(one_of_several(options_of_kind, partial(foreach_batch, kind)))
+            function = one_of_several(options_of_kind, partial(foreach_batch, kind))
+            place = getattr(function, "place", None)
+            if place and place in {getattr(other, "place", None) for other in functions}:
+                text = f"is that of another sink here, and both would miss their batches in {place}; give each its own."
+                problems.append(Problem(f"sink {number}: sinkId", text))
+            functions.append(function)
         except Misconfigured as error:
             where = f"sink {number}, {error.connector}"
             problems += [Problem(f"{where}: {problem.option}", problem.text) for problem in error.problems]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -313,3 +318,48 @@ def test_spark_gets_the_address_of_its_own_client_of_s3(monkeypatch: pytest.Monk
     bucket = SimpleNamespace(names=list, folders=list, spark_url=lambda name: f"s3a://bucket/missed/{name}")
     monkeypatch.setattr("connectors.spark.optional_sink.storage_of", lambda *_, **__: bucket)
     assert _Missed("s3://bucket/missed")._url("1.parquet") == "s3a://bucket/missed/1.parquet"
+
+
+def test_two_optional_sinks_with_one_ledger_and_one_folder_are_refused(tmp_path: Path) -> None:
+    one = {"path": str(tmp_path), "required": "false", "missedLocation": str(tmp_path / "m")}
+    with pytest.raises(Misconfigured, match=r"sink 2: sinkId +is that of another sink here"):
+        connectors.foreach_batch([("files", one), ("files", one)])
+    connectors.foreach_batch([("files", one), ("files", {**one, "sinkId": "other"})])
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from connectors import workbench
+from tests.environments.test_optional_sink import run
+
+run(workbench.session(), Path(sys.argv[1]), SimpleNamespace(url=sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_killed_drivers_lose_and_double_nothing_while_the_sink_comes_and_goes(
+    spark: Any, tmp_path: Path, server: RedisServer
+) -> None:
+    chance, end = random.Random(5), 0
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for is_away in (False, True, False, True):
+        if is_away:
+            server.kill()
+        end += 40
+        command = [sys.executable, "-c", DRIVER, str(tmp_path), server.url, str(end)]
+        driver = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+        until, before = time.monotonic() + 120, len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+        while len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) < before + 3 and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(chance.uniform(0, 1.5))
+        os.killpg(driver.pid, signal.SIGKILL)
+        assert driver.wait(60) == -signal.SIGKILL
+        if is_away:
+            server.relaunch()
+    run(spark, tmp_path, server, end + 2)
+    assert numbers(server) == list(range(1, end + 3))
+    assert files(spark, tmp_path) == list(range(1, end + 3))
+    assert missed(tmp_path) == []

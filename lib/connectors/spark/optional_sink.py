@@ -92,21 +92,25 @@ class OptionalSink(Carried):
             missed.check_replay(frame, number, recipe, ReplayPolicy.of(self.sink.sink.values))
         while missed.numbers and machine.monotonic() >= self._next_try:
             first = missed.numbers[0]
-            rows, kept_recipe = missed.batch(frame, first)
-            if not self._takes(rows, first, kept_recipe, query):
+            rows, recipe_before = missed.batch(frame, first)
+            if not self._takes(rows, first, recipe_before, query):
                 break
             missed.drop(first)
         if missed.numbers:
             text = "connectors.%s is away and not required: %d of its batches wait in %s"
             _log.warning(text, self.sink.sink.name, len(missed.numbers), missed.location)
 
+    @property
+    def place(self) -> str:
+        """The folder of this sink, which no other sink may have."""
+        return f"{self.location}/{quote(self.sink.sink.sink_id(), safe='').replace('.', '%2E')}"
+
     def _missed_batches(self, frame: DataFrame, query: str) -> _Missed:
         """The missed batches of ``query``, as its run has found them: another process may have had the run before."""
         spark_run = run_of(frame, query)
         run = spark_run.id if spark_run else ""
         if query not in self._missed or self._missed[query].run != run:
-            sink = quote(self.sink.sink.sink_id(), safe="").replace(".", "%2E")
-            self._missed[query] = _Missed(f"{self.location}/{sink}/{query}", run)
+            self._missed[query] = _Missed(f"{self.place}/{query}", run)
         return self._missed[query]
 
     def _takes(self, frame: DataFrame, number: int, recipe: str, query: str) -> bool:
@@ -151,9 +155,9 @@ class _Missed:
                 "was restored, and its batches need not hold the same rows as those that wait",
                 way_out=f"restore the newest checkpoint; or delete the folder's batches from {number} on: they come again",
             )
-        rows, kept_recipe = self.batch(frame, number)
-        kept = Measures.of(rows)
-        entry = Entry(self.location, number, kept.rows, kept.checksum, recipe=kept_recipe)
+        rows, recipe_before = self.batch(frame, number)
+        before = Measures.of(rows)
+        entry = Entry(self.location, number, before.rows, before.checksum, recipe=recipe_before)
         check_recipe(entry, recipe, policy)
         replay = Measures.of(frame)
         compare_replay(entry, replay.rows, replay.checksum, policy)

@@ -75,8 +75,8 @@ def tasks_of(at: float, tasks: Sequence[runs.TaskStatus]) -> list[runs.TaskStatu
         for begin, end in task.attempts
         if task.kind in (NOTEBOOK, FOR_EACH) and begin - CLOCKS_SECONDS <= at <= end
     }
-    begun = [starts[start] for start in sorted(starts) if start[0] <= at]
-    return begun or [starts[start] for start in sorted(starts)[:1]]
+    earlier = [starts[start] for start in sorted(starts) if start[0] <= at]
+    return earlier or [starts[start] for start in sorted(starts)[:1]]
 
 
 def _task(
