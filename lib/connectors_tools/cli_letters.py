@@ -76,15 +76,18 @@ def show(path: str, limit: int, plain: bool, **choice: Any) -> None:
 @click.option("--schema", metavar="DDL", default="", help="The record is JSON with these columns, as that of a sink's letter.")
 @click.option("--select", multiple=True, metavar="SQL", help="What the sink gets; by default the columns of --schema, or key, "
               "value (the record), headers and timestamp.")  # fmt: skip
+@click.option("--max-sends", type=click.IntRange(min=1), default=3, show_default=True,
+              help="A letter that was refused so often stays, as in quarantine.")  # fmt: skip
 @click.option("--anew", is_flag=True, help="Forget a send that was interrupted; what it has written may be there twice.")
 @click.option("--dry-run", is_flag=True, help="Show the first rows, and send nothing.")
 def send(
     path: str, sink: str, options: tuple[str, ...], value: str, schema: str, select: tuple[str, ...], anew: bool,
-    dry_run: bool, **choice: Any,
+    max_sends: int, dry_run: bool, **choice: Any,
 ) -> None:  # fmt: skip
     """Sends letters in PATH to a SINK, and takes them out of PATH. Called again after a crash, it goes on.
 
-    A sink that is exactly-once has each of them once. What it refuses is a letter in PATH again, with the new error.
+    A sink that is exactly-once has each of them once. What it refuses is a letter in PATH again, with the new error; list
+    says how often it was sent.
     """
     from connectors import workbench
     from connectors.spark.session import errors_of_spark
@@ -96,13 +99,16 @@ def send(
     spark = workbench.session()
     try:
         if dry_run:
-            folder.rows(spark, chosen, to).show(truncate=80)
+            folder.rows(spark, chosen, to, max_sends).show(truncate=80)
             return
-        click.echo(f"sent: {count(folder.send(spark, chosen, to, anew=anew), 'dead letter')}")
+        sent = folder.send(spark, chosen, to, anew=anew, max_sends=max_sends)
     except errors_of_spark() as error:
         text = str(error)
         condition = _CONDITION.search(text)  # an error of a task is told behind the stack of the call that waited for it
         raise click.ClickException(message_in(text[condition.start() :] if condition else text)) from None
+    click.echo(f"sent: {count(sent, 'dead letter')}")
+    if left := sum(kind.count for kind in folder.kinds(chosen) if kind.sends >= max_sends):
+        click.echo(f"not sent again: {count(left, 'dead letter')}, refused {count(max_sends, 'time')} or more")
 
 
 @letters.command()
@@ -138,7 +144,8 @@ def _in_zone(time: datetime.datetime) -> datetime.datetime:
 def _kind_lines(kind: Kind) -> Iterator[str]:
     from .listing import moment
 
-    yield f"{count(kind.count, 'dead letter')} of {kind.source}, {kind.error_class}"
+    again = f", sent again {count(kind.sends, 'time')}" if kind.sends else ""
+    yield f"{count(kind.count, 'dead letter')} of {kind.source}, {kind.error_class}{again}"
     yield f"    {kind.error}"
     times = [moment(time.timestamp()) for time in (kind.first, kind.last)]
     yield f"    {' to '.join(dict.fromkeys(times))}"

@@ -52,7 +52,8 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _confirmation(command: Callable[..., Any]) -> Callable[..., Any]:
     dry_run = click.option("--dry-run", is_flag=True, help="Show the move, and change nothing.")
-    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(command))
+    again = click.option("--accept-duplicates", is_flag=True, help="With --yes: also go back, so that rows come again.")
+    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(again(command)))
 
 
 @offsets.command()
@@ -141,10 +142,10 @@ def _position(offset: SourceOffset, state_location: str | None, storage: Mapping
 
 def _move(
     change: Callable[[SourceOffset, EpochLog | None], SourceOffset], location: str, storage_options: str,
-    state_location: str | None, source: str | None, dry_run: bool, yes: bool,
+    state_location: str | None, source: str | None, dry_run: bool, yes: bool, accept_duplicates: bool,
 ) -> None:  # fmt: skip
     """Shows the move that ``change`` makes of a source's offset, asks, and does it."""
-    from .offsets import epoch_log
+    from .offsets import epoch_log, is_behind
 
     storage = json_object("--storage-options", storage_options)
     checkpoint = _checkpoint_at(location, storage)
@@ -158,6 +159,8 @@ def _move(
         click.echo(_STATE)
     if dry_run:
         return
+    if yes and not accept_duplicates and is_behind(after.position, before.position):
+        raise click.UsageError("the move may go back, and rows come again: give --accept-duplicates beside --yes.")
     _refuse_running(checkpoint.query)
     if not yes:
         click.confirm("Move it?", abort=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from connectors.core.ledger import txn_app_id
 from connectors.core.letter_files import DEAD_LETTERS, Letter, letter_key, letters_left, remove_letters
 from connectors.ground.errors import Fatal, Misconfigured, Problem, StateError
 from connectors.ground.state import digest
@@ -37,6 +38,9 @@ _STATE: Final = ".letters"
 _PART_ROWS: Final = 10_000
 _PART_BYTES: Final = 64 << 20
 """A part of a send has so many letters, or bytes of records, at most: what the driver has in memory."""
+MAX_SENDS: Final = 3
+_APP: Final = re.compile(r"letters-(\d+)-")
+"""The beginning of the ``txnAppId`` of a send, which a letter of the sink names: how often its record was sent before."""
 _VARIABLE: Final = re.compile(r"\b(?=\w*\d)\w+\b")
 """A word with a digit: what differs between errors of one kind."""
 _LONGEST_KIND: Final = 160
@@ -66,11 +70,15 @@ class Filter:
 
 @dataclass
 class Kind:
-    """Letters of one source whose errors differ in numbers and names alone: how many, and when the first and last came."""
+    """Letters of one source whose errors differ in numbers and names alone: how many, and when the first and last came.
+
+    They were sent again ``sends`` times, and refused each time.
+    """
 
     source: str
     error_class: str
     error: str
+    sends: int
     count: int
     first: datetime.datetime
     last: datetime.datetime
@@ -147,6 +155,15 @@ class Target:
         return digest(self.sink, self.value, self.schema, list(self.select))
 
 
+def sends_of(letter: Letter) -> int:
+    """How often a letter was sent again: the sink that has refused it tells which send its batch was."""
+    try:
+        app = _APP.match(txn_app_id(json.loads(letter["position"])["query"]) or "")
+    except (AttributeError, LookupError, TypeError, ValueError):  # the letter of a source
+        return 0
+    return int(app[1]) if app else 0
+
+
 def error_without_values(letter: Letter) -> str:
     """The error of a letter, with … for each word that is in a value of its record or key."""
     texts = (text for name in ("key", "record") for text in _texts(letter[name] or b""))
@@ -197,10 +214,10 @@ class Letters:
 
     def kinds(self, chosen: Filter) -> list[Kind]:
         """The kinds of the letters, the most frequent first."""
-        kinds: dict[tuple[str, str, str], Kind] = {}
+        kinds: dict[tuple[str, str, str, int], Kind] = {}
         for _, letter in self.letters(chosen):
             error = _VARIABLE.sub("…", " ".join(error_without_values(letter).split()))[:_LONGEST_KIND]
-            about = (str(letter["source"]), str(letter["error_class"]), error)
+            about = (str(letter["source"]), str(letter["error_class"]), error, sends_of(letter))
             kind = kinds.setdefault(about, Kind(*about, 0, letter["at"], letter["at"]))
             kind.count += 1
             kind.first, kind.last = min(kind.first, letter["at"]), max(kind.last, letter["at"])
@@ -219,16 +236,19 @@ class Letters:
                 count += remove_letters(self.storage, name, keys)
         return count
 
-    def send(self, spark: SparkSession, chosen: Filter, to: Target, *, anew: bool = False) -> int:
+    def send(
+        self, spark: SparkSession, chosen: Filter, to: Target, *, anew: bool = False, max_sends: int = MAX_SENDS
+    ) -> int:
         """Sends letters, takes each out of its file when it is written, and returns how many it took out.
 
         An earlier send that was interrupted is carried through first; with ``anew`` it is forgotten, and what it has written
-        may be written again. A letter that the sink refuses is a letter once, with the new error. Raises
-        :class:`Misconfigured` where the earlier send went elsewhere.
+        may be written again. A letter that the sink refuses is a letter once, with the new error; one that was refused
+        ``max_sends`` times stays. Raises :class:`Misconfigured` where the earlier send went elsewhere.
         """
-        names, app = self._files(), f"letters-{uuid.uuid4().hex}"  # the letters that the sink refuses come in other files
+        names, send = self._files(), uuid.uuid4().hex  # the letters that the sink refuses come in other files
         number, count = self._finish(spark, to, anew=anew)
-        while part := self._part(chosen, names):
+        while part := self._part(chosen, names, max_sends):
+            app = f"letters-{sends_of(part[0][1]) + 1}-{send}"
             rows = to.rows(self._frame(spark, part))
             table = rows.toArrow()
             if table.num_rows != len(part):
@@ -267,18 +287,21 @@ class Letters:
             self._write(to.rows(self._frame(spark, part)), number, plan, to)
         return number, sum(map(len, plan["letters"].values()))
 
-    def rows(self, spark: SparkSession, chosen: Filter, to: Target) -> DataFrame:
+    def rows(self, spark: SparkSession, chosen: Filter, to: Target, max_sends: int = MAX_SENDS) -> DataFrame:
         """The rows that the first part of a send would have."""
-        return to.rows(self._frame(spark, self._part(chosen, self._files())))
+        return to.rows(self._frame(spark, self._part(chosen, self._files(), max_sends)))
 
     def _files(self) -> list[str]:
         return sorted(name for name in self.storage.names() if name.endswith(".parquet"))
 
-    def _part(self, chosen: Filter, names: Iterable[str]) -> list[tuple[str, Letter]]:
-        """The letters of one part, each with the name of its file."""
+    def _part(self, chosen: Filter, names: Iterable[str], max_sends: int) -> list[tuple[str, Letter]]:
+        """The letters of one part, each with the name of its file; they were all sent equally often."""
         part: list[tuple[str, Letter]] = []
         size = 0
         for name, letter in self.letters(chosen, names):
+            sends = sends_of(letter)
+            if sends >= max_sends or (part and sends != sends_of(part[0][1])):
+                continue
             part.append((name, letter))
             size += len(letter["record"] or b"")
             if len(part) >= _PART_ROWS or size >= _PART_BYTES:

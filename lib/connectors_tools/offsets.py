@@ -214,6 +214,13 @@ def _merged(position: Mapping[str, Any], change: Mapping[str, Any], place: str =
     return merged
 
 
+def is_behind(position: Any, other: Any) -> bool:
+    """True if ``position`` may be behind the ``other`` of the same source: only numbers say that they are not."""
+    if isinstance(position, Mapping) and isinstance(other, Mapping):
+        return any(is_behind(position.get(name), other.get(name)) for name in position.keys() | other.keys())
+    return position < other if type(position) is int and type(other) is int else bool(position != other)
+
+
 def epoch_log(offset: SourceOffset, state_location: str | None, storage_options: Mapping[str, Any]) -> EpochLog | None:
     """The epoch log of a source in its ``stateLocation``, if that is named. Raises :class:`Misconfigured`."""
     if state_location is None:

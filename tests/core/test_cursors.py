@@ -226,6 +226,35 @@ def test_a_query_that_ends_stops_at_what_was_there_at_its_start(system: ShardCon
     assert values(SourceQuery(system).rest(log)) == list(range(5, 25))
 
 
+def test_a_later_run_to_the_same_time_reads_what_has_come_late(system: ShardContext) -> None:
+    system.write(4)
+    time.sleep(0.01)
+    stop = str(time.time_ns() // 1_000_000)
+    log: list[Any] = []
+    for count in (4, 2, 0):
+        run = SourceQuery(system, stopAt=stop)
+        run.planner.freeze()
+        rows: list[dict[str, Any]] = []
+        while (batch := run.next(log)) is not None:
+            rows += batch
+        assert len(rows) == count
+        if count == 4:
+            system.write(2)
+            with transaction(system.shards.path) as file:
+                file.execute("UPDATE records SET published = published - 100")
+
+
+def test_a_stream_reads_no_further_than_the_time_to_stop_at(system: ShardContext) -> None:
+    system.write(4)
+    time.sleep(0.01)
+    query, log = SourceQuery(system, stopAt=str(time.time_ns() // 1_000_000)), []
+    assert len(query.next(log) or []) == 4
+    time.sleep(0.01)
+    system.write(2)
+    assert not any(query.next(log) for _ in range(3))
+    assert len(SourceQuery(system).rest(log)) == 2
+
+
 def test_old_epochs_are_deleted(system: ShardContext) -> None:
     log: list[Any] = []
     for _ in range(HISTORY + 5):

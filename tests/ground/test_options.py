@@ -20,7 +20,7 @@ from connectors.core import (
     Size,
     Text,
 )
-from connectors.ground.options import Values, duration, is_secret, redacted, size
+from connectors.ground.options import Time, Values, duration, is_secret, redacted, size
 
 OPTIONS = Options(
     {"retry.maxRetries": Int(5, at_least=0)},
@@ -215,6 +215,14 @@ def test_json_of_another_kind_is_refused(typed: str) -> None:
 )
 def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
     assert duration(text) == pytest.approx(seconds)
+
+
+def test_a_time_is_iso_text_or_milliseconds() -> None:
+    texts = ("1970-01-01T00:00:01.5Z", "1970-01-01T01:00:01.5+01:00", "1970-01-01 00:00:01.500", " 1500 ")
+    assert [Time().parse(text) for text in texts] == [1.5] * 4
+    for text in ("tomorrow", "-1", ""):
+        with pytest.raises(ValueError, match="a time such as"):
+            Time().parse(text)
 
 
 def test_a_bare_duration_is_in_the_unit_of_its_option() -> None:

@@ -72,6 +72,30 @@ def test_a_letter_that_is_refused_again_is_there_once(spark: Any, tmp_path: Path
 
 
 @pytest.mark.spark
+def test_a_letter_that_is_refused_again_and_again_is_not_sent_any_more(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.workbench.session", lambda: spark)
+    folder, out = tmp_path / "letters", tmp_path / "out"
+    put(folder, 0, DAMAGED[:2])
+    send = ["send", folder, "--to", "file_stream", "--option", f"path={out}", "--max-sends", "2", "--select"]
+    refused = [*send, "concat(string(record), '\n') AS value"]
+    assert letters(*refused).output == "sent: 2 dead letters\n"
+    assert "2 dead letters" in (shown := letters("list", folder).output)
+    assert "sent again 1 time\n" in shown
+    put(folder, 1, [b"new"])
+    stay = "not sent again: 2 dead letters, refused 2 times or more\n"
+    assert letters(*refused).output == f"sent: 3 dead letters\n{stay}"
+    assert [kind.sends for kind in Letters(str(folder)).kinds(Filter())] == [2, 1]
+    whole = "replace(from_json(string(record), 'value string').value, chr(10)) AS value"
+    assert letters(*send, whole, "--error", "line end").output == f"sent: 1 dead letter\n{stay}"
+    assert len(lines(out)) == 1
+    assert letters(*send, whole, "--max-sends", "3").output == "sent: 2 dead letters\n"
+    assert records(folder) == []
+    assert len(lines(out)) == 3
+
+
+@pytest.mark.spark
 def test_what_cannot_be_sent_stays(spark: Any, tmp_path: Path) -> None:
     folder, out = tmp_path / "letters", tmp_path / "out"
     put(folder)

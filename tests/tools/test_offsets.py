@@ -40,7 +40,10 @@ FILES = {"v": 1, "source": "files", "parts": 2, "at": {"at": 5, "files": [], "se
 MESSAGES = {"v": 1, "source": "pubsub", "parts": 1, "at": {"epoch": 4, "log": "l"}}
 
 
-def offsets(*arguments: object, code: int = 0, stdin: str | None = None) -> Result:
+def offsets(*arguments: object, code: int = 0, stdin: str | None = None, accepts: bool = True) -> Result:
+    """Calls the command. With ``--yes`` and ``accepts`` it may go back."""
+    if accepts and "--yes" in arguments:
+        arguments += ("--accept-duplicates",)
     result = CliRunner().invoke(main, ["offsets", *map(str, arguments)], input=stdin)
     assert result.exit_code == code, result.output
     return result
@@ -239,6 +242,25 @@ class TestAtRest:
         offsets("set", path, *to, "--source", "0", "--dry-run")
         assert "Aborted" in offsets("set", path, *to, "--source", "0", code=1, stdin="n\n").output
         assert (path / "offsets" / "3").read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("value", "move", "is_free"),
+        [
+            (SEQUENCE, ("set", "--to-offset", '{"next": 42}'), True),
+            (SEQUENCE, ("set", "--to-offset", '{"next": 40}'), False),
+            (KAFKA, ("set", "--to-offset", '{"orders": {"0": 101}}'), True),
+            (KAFKA, ("set", "--to-offset", '{"orders": {"0": 200, "1": 6}}'), False),
+            (FILES, ("reset",), False),
+        ],
+    )
+    def test_nothing_is_delivered_again_unasked(
+        self, tmp_path: Path, value: Mapping[str, Any], move: tuple[str, ...], is_free: bool
+    ) -> None:
+        path = checkpoint(tmp_path / "c", value)
+        before = (path / "offsets" / "3").read_bytes()
+        output = offsets(move[0], path, *move[1:], "--yes", code=0 if is_free else 2, accepts=False).output
+        assert ("--accept-duplicates" in output) is not is_free
+        assert ((path / "offsets" / "3").read_bytes() != before) is is_free
 
     def test_a_batch_that_is_not_finished_is_not_taken_from_its_sink(self, tmp_path: Path) -> None:
         path = checkpoint(tmp_path / "c", SEQUENCE, committed=False)

@@ -102,10 +102,7 @@ class CursorSource(EpochLogSource):
         return self.cursor(pa.schema([]))
 
     def now(self) -> float:
-        """The system's own time, in seconds since 1970: later records are too new for a run. Runs on the driver.
-
-        Two runs must never get the same time.
-        """
+        """The system's own time, in seconds since 1970: later records are too new for a run. Runs on the driver."""
         return machine.time()
 
     def position_text(self, position: Any) -> int | str | None:
@@ -130,8 +127,11 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
     def start(self) -> Position:
         return {**super().start(), **_start_of(self.source)}
 
+    def head(self) -> float | None:
+        return self.source.last_time
+
     def freeze(self) -> float:
-        return self.source.now()
+        return self.source.end_of_run(self.source.now())
 
     def is_empty(self, until: float | None) -> bool | None:
         return None
@@ -263,7 +263,7 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
         return {"epoch": 0, **_start_of(self.source)}
 
     def head(self) -> float:
-        return self.source.now()
+        return self.source.end_of_run(self.source.now())
 
     def advance(self, at: Position, head: float, limit: ReadLimit) -> Position:
         return {"epoch": 1, "until": head}

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..ground import machine
 from ..ground.errors import Fatal, Misconfigured, Problem
-from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size
+from ..ground.options import REQUIRED, Duration, Int, Json, Options, Size, Time
 from ..storage.location import Location, storage_of
 from .epoch_reader import POLL_SECONDS, EpochReader, EpochSplit
 from .epochs import EpochLog, Header, Receiver
@@ -41,6 +41,12 @@ EPOCH_OPTIONS: Final = Options(
     ),
 )
 """The options of every source with an epoch log."""
+STOP_OPTIONS: Final = Options(
+    stopAt=Time(
+        None, meaning="a time or milliseconds: what was published then or later is left; a run by availableNow ends there"
+    )
+)
+"""The option of sources whose system tells when a record was published."""
 ID_OPTIONS: Final = Options(
     deduplicationWindow=Duration(600.0, meaning="how long after its acknowledgement a message is known by its id")
 )
@@ -67,6 +73,16 @@ class EpochLogSource(Source):
 
     def end(self) -> None:
         """Called on the driver when a run of the query ends, but not when the driver is killed."""
+
+    @property
+    def last_time(self) -> float | None:
+        """The last time before ``stopAt``, in seconds since 1970; ``None`` without that option."""
+        stop = self.values.get("stopAt")
+        return None if stop is None else math.nextafter(stop, -math.inf)
+
+    def end_of_run(self, now: float) -> float:
+        """The time until which a run reads that ends with what is there ``now``; both in seconds since 1970."""
+        return now if self.last_time is None else min(now, self.last_time)
 
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""
@@ -97,7 +113,10 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
         self._begin, self._resume, self._end = source.begin, source.resume, source.end
+        self._end_of_run = source.end_of_run
         self._has_begun = False
+        self._first: int | None = None
+        """The last epoch of earlier runs."""
         self._poll_interval: float = source.values["pollInterval"]
         self._newest: int | None = None
         self._newest_at = -math.inf
@@ -122,9 +141,10 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def freeze(self) -> float:
         """The end of this run, in seconds since 1970: messages published later are too new for it."""
-        return machine.time()
+        return self._end_of_run(machine.time())
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
+        self._first = at["epoch"] if self._first is None else self._first
         if at["epoch"]:
             self.log.check(at["log"])
         self.resume()
@@ -141,10 +161,14 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             self._resume()
             self._has_begun = True
 
+    def is_of_run(self, at: Position, until: float | None) -> bool:
+        """True for an epoch of this run, which ends at the time ``until``. With ``stopAt`` earlier runs ended there, too."""
+        return until is not None and at.get("until") == until and self._first is not None and at["epoch"] > self._first
+
     def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
         """True if there is nothing to receive for now. An epoch of an earlier run that this run replays is no proof."""
         epoch = at["epoch"]
-        is_of_run = bool(headers) and until is not None and at.get("until") == until
+        is_of_run = bool(headers) and self.is_of_run(at, until)
         has_rows = any(header.rows for header in headers)
         if self._newest not in (None, epoch):
             self._newest_at = machine.monotonic()
@@ -207,8 +231,14 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             self._receiver = receiver
         return self._receiver
 
+    def head(self) -> float | None:
+        if self.source.last_time is not None:
+            text = "ends runs by the trigger availableNow; use that, or leave it out."
+            raise Misconfigured(f"connectors.{self.source.name}", [Problem("stopAt", text)])
+        return None
+
     def freeze(self) -> float:
-        self._until = self.receiver.now()
+        self._until = self.source.end_of_run(self.receiver.now())
         return self._until
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
@@ -218,7 +248,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
     def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
         late, is_first_look = [lease for header in headers for lease in header.late], at["epoch"] != self._newest_record
-        if late and self._keeper is not None and until is not None and at.get("until") == until:
+        if late and self._keeper is not None and self.is_of_run(at, until):
             self._keeper.hold(late)
         elif late and self.receiver.lease_seconds is not None and is_first_look:  # too late for an earlier run
             with contextlib.suppress(Exception):  # the leases end by themselves, or have ended

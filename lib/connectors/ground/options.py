@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from fractions import Fraction
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
@@ -165,6 +166,22 @@ class Int(Option):
         if self.at_least is None and self.at_most is None:
             return "number"
         return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
+
+
+class Time(Option):
+    """A time in seconds since 1970, from milliseconds, or from ISO text such as ``2026-11-28T10:00:00`` (UTC by default)."""
+
+    def parse(self, text: str) -> float:
+        try:
+            if text.strip().isdecimal():
+                return int(text) / 1000
+            time = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+        except ValueError:
+            raise ValueError("a time such as 2026-11-28T10:00:00Z, or milliseconds since 1970") from None
+        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+
+    def accepts(self) -> str:
+        return "time"
 
 
 class Flag(Option):

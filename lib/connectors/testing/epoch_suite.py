@@ -20,6 +20,8 @@ from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, FailureInjector, Injec
 from .source_suite import Log, Rows, SourceQuery, SourceSuite
 
 _PATIENCE_SECONDS: Final = 60.0
+_BETWEEN_SECONDS: Final = 0.2
+"""The seconds between records whose times must differ, also by a clock that counts in larger steps."""
 
 
 class EpochSourceSuite(SourceSuite):
@@ -42,6 +44,24 @@ class EpochSourceSuite(SourceSuite):
         rows.rest(len(written))
         assert injector.struck() == 1
         same_records(written, rows.committed)
+
+    def test_runs_that_stop_at_a_time_leave_what_was_published_later(self, system: SourceContext, log: Log) -> None:
+        if not system.source.known_options().knows("stopAt"):
+            pytest.skip("options of the source do not have STOP_OPTIONS")
+        written = system.write(10)
+        time.sleep(_BETWEEN_SECONDS)
+        stop = str(time.time_ns() // 1_000_000)
+        time.sleep(_BETWEEN_SECONDS)
+        late = system.write(10)
+        rows: Rows = []
+        for _ in range(2):
+            run = SourceQuery(system, stopAt=stop, **system.limit)
+            run.planner.freeze()
+            while (batch := run.next(log)) is not None:
+                rows += batch
+            run.planner.close()
+        same_records(written, rows)
+        same_records(late, SourceQuery(system).rest(log))
 
 
 class _Runs:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from ..core import REQUIRED, Duration, Json, Options, Text
-from ..core.epoch_source import EpochSource
+from ..core.epoch_source import STOP_OPTIONS, EpochSource
 from ..core.epochs import Messages, Receiver
 from ..ground import machine
 from .sqlite_file import transaction
@@ -146,7 +146,7 @@ class QueueDoubleSource(EpochSource):
 
     name, schema = "queue_double", "value long"
     conditions = "each message has an id, and comes again within deduplicationWindow of its acknowledgement, if it does"
-    options = Options(
+    options = STOP_OPTIONS | Options(
         path=Text(REQUIRED, meaning="the file of the queue"),
         lease=Duration(30.0, meaning="how long a message is the receiver's own"),
         misbehaviour=Json({}, kind=dict, meaning="probabilities of duplicate, reorder, forget"),

@@ -14,6 +14,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Options, Text
 from ..core.cursor_source import CursorSource, Discovery
 from ..core.cursors import Cursor, Page
+from ..core.epoch_source import STOP_OPTIONS
 from ..ground import machine
 from ..ground.errors import DataLoss
 from .sqlite_file import transaction
@@ -112,7 +113,7 @@ class ShardDoubleSource(CursorSource):
 
     name, schema = "shard_double", "value long, shard string"
     conditions = "records are retained until their epoch is committed"
-    options = Options(path=Text(REQUIRED, meaning="the file of the shards"))
+    options = STOP_OPTIONS | Options(path=Text(REQUIRED, meaning="the file of the shards"))
 
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         shards = self._shards().shards()

@@ -16,6 +16,11 @@ from tests.core.epochs.queries import hide, to_the_end, values
 from tests.systems.reference_contexts import QueueContext
 
 
+def test_a_queue_stops_at_a_time_only_in_a_run_that_ends(system: QueueContext) -> None:
+    with pytest.raises(Misconfigured, match="availableNow"):
+        SourceQuery(system, stopAt="2026-11-28T10:00:00Z").next([])
+
+
 def test_a_running_query_receives_what_came_too_late_for_the_one_that_ended(system: QueueContext) -> None:
     system.write(2)
     ending, log = SourceQuery(system), []

@@ -66,11 +66,13 @@ class Topic:
         while True:
             try:
                 self.admin.create_topics([NewTopic(self.name, self.partitions, 1, config=config)])[self.name].result(30)
-                return
+                break
             except Exception:  # a topic of this name is still being deleted
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
+        while self.name not in self.admin.list_topics(timeout=30).topics:  # the broker hears of it a moment later
+            time.sleep(0.01)
 
     def options(self, **more: str) -> dict[str, str]:
         servers = {"kafka.bootstrap.servers": self.server.bootstrap, "discoveryInterval": "0s"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -113,6 +114,19 @@ def test_a_stream_ends_where_it_is_told(topic: Topic) -> None:
     topic.send([b"b1", b"b2", b"b3"], 1, at=BEGIN + 10)
     assert query.values() == [b"b1", b"b2"]
     assert sorted(batch(topic.options(endingTimestamp=str(BEGIN + 1)))) == [b"a0", b"b0"]
+
+
+def test_a_stream_leaves_what_has_the_time_to_stop_at_or_a_later_one(topic: Topic) -> None:
+    topic.send([b"a0", b"a1", b"a2"], 0)
+    topic.send([b"b0"], 1)
+    stop = datetime.fromtimestamp((BEGIN + 1) / 1000, timezone.utc).isoformat()
+    query = Query(topic.options(stopAt=stop))
+    assert sorted(query.values()) == [b"a0", b"b0"]
+    topic.send([b"b1"], 1, at=BEGIN + 10)
+    assert query.values() == []
+    assert sorted(Query(topic.options(), query.log).values()) == [b"a1", b"a2", b"b1"]
+    with pytest.raises(Misconfigured, match=r"stopAt +is given beside endingTimestamp"):
+        Query(topic.options(stopAt=stop, endingTimestamp="1"))
 
 
 def test_partitions_are_read_as_assigned(topic: Topic) -> None:

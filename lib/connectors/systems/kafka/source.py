@@ -14,7 +14,7 @@ from ...core import Misconfigured, Problem, RecordEmitter, Source, Split
 from ...core.datasets import Dataset
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
-from ...ground.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
+from ...ground.options import Choice, Duration, Flag, Int, Names, Options, Text, Time, Values
 from ...ground.retry import RetrySettings
 from ...ground.state import digest
 from .cluster import Cluster
@@ -62,6 +62,10 @@ _OPTIONS = Options(
     ),
     endingTimestamp=Int(None, at_least=0, meaning="milliseconds"),
     endingOffsetsByTimestamp=TimesOption(None, meaning="milliseconds by partition"),
+    stopAt=Time(
+        None, excludes=("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        meaning="a time or milliseconds: each partition ends before its first record of then or later",
+    ),
     failOnDataLoss=Flag(
         True, meaning="offsets that no longer exist are an error; false goes on from the earliest and reports it"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def start_of(values: Values, *, streaming: bool) -> QueryBound:
 
 def end_of(values: Values) -> QueryBound | None:
     """The end of the query; ``None`` if it has none."""
+    if values["stopAt"] is not None:
+        return QueryBound(times=math.ceil(values["stopAt"] * 1000), option="stopAt")
     bound = _bound(values, "ending")
     return None if bound is None or bound.word == "latest" else bound
 

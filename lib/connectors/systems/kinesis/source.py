@@ -24,6 +24,7 @@ from ...core import (
     Values,
 )
 from ...core.datasets import Dataset
+from ...core.epoch_source import STOP_OPTIONS
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...ground import machine
@@ -59,6 +60,7 @@ class KinesisSource(CursorSource):
     conditions = "the stream retains records until their batch is committed"
     options = (
         STREAM
+        | STOP_OPTIONS
         | format_options("bytes")
         | Options(
             startingPosition=Text(

@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...core import REQUIRED, Duration, Options, Problem, RecordEmitter, Text, Values
 from ...core.datasets import Dataset
 from ...core.epoch_reader import EpochReader
-from ...core.epoch_source import EpochSource
+from ...core.epoch_source import STOP_OPTIONS, EpochSource
 from ...core.epochs import Messages, Receiver
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
@@ -57,6 +57,7 @@ class PubSubSource(EpochSource):
     conditions = "by message id; the service delivers no message again later than deduplicationWindow after its acknowledgement"
     options = (
         CONNECTION
+        | STOP_OPTIONS
         | format_options("bytes")
         | Options(
             subscriptionId=Text(REQUIRED, meaning="the subscription, of this query alone"),

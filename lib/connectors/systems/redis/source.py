@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ...core import Duration, Flag, Options, Text, Values
 from ...core.datasets import Dataset
-from ...core.epoch_source import EpochSource
+from ...core.epoch_source import STOP_OPTIONS, EpochSource
 from ...core.epochs import Messages, Receiver
 from ...ground.errors import DataLoss, Fatal
 from ...ground.options import REQUIRED
@@ -61,7 +61,7 @@ class RedisSource(EpochSource):
     name = "redis"
     schema = "stream string, id string, timestamp timestamp, fields map<string, binary>"
     conditions = "the group is of this query alone; entries are not trimmed before they are read"
-    options = CONNECTION | Options(
+    options = CONNECTION | STOP_OPTIONS | Options(
         stream=Text(REQUIRED, meaning="the key of the stream"),
         group=Text(REQUIRED, meaning="the consumer group"),
         consumerPrefix=Text("connectors", meaning="the consumer's name begins so; the rest follows from stateLocation"),
