@@ -13,7 +13,7 @@ import pytest
 
 import connectors
 from connectors import metrics
-from connectors.core import Batch, Transient
+from connectors.core import Batch, CommitRefused, Transient
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.spark.formats import format_of
 from connectors.systems.buffered import BufferedSink
@@ -108,6 +108,42 @@ class TestOnSpark:
         replay = spark.range(1, 41, 1, 2).selectExpr("id AS value")
         ForeachBatch(BufferedSink.of(run.target.options())).write(replay, Batch("s", "q", 0))  # the same rows, by count and sum
         run.expect()
+
+    def query(self, run: Run, spark: Any, **options: str) -> None:
+        sink = faulty_sink(BufferedSink, run.injector).of({**run.target.options(), **QUICK, **options})
+        source = {"end": "40", "maxRowsPerTrigger": "10"}
+        writer = spark.readStream.format("connectors.sequence").options(**source).load().writeStream
+        writer = writer.foreachBatch(ForeachBatch(sink)).option("checkpointLocation", str(run.folder / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    @pytest.mark.parametrize("point", [Point.TASK_ROW, Point.COMMIT_BEFORE, Point.RECORDED, Point.COMMIT_AFTER])
+    def test_as_many_failures_as_are_allowed_do_not_end_the_query(self, run: Run, spark: Any, point: Point) -> None:
+        run.injector.arm(point, Action.RAISE, times=2)
+        self.query(run, spark, maxFailures="2")
+        assert run.injector.struck() == 2
+        run.expect()
+
+    def test_more_failures_within_the_window_end_the_query(self, run: Run, spark: Any) -> None:
+        run.injector.arm(Point.COMMIT_BEFORE, Action.RAISE, times=3)
+        with pytest.raises(Exception, match="Injected"):
+            self.query(run, spark, maxFailures="2")
+        assert run.injector.struck() == 3
+        run.injector.arm(Point.COMMIT_BEFORE, Action.RAISE, times=3)
+        pauses = {"retry.initialBackoff": "20ms", "retry.maxBackoff": "20ms"}
+        self.query(run, spark, maxFailures="1", failureWindow="1ms", **pauses)
+        run.expect()
+
+    def test_what_only_a_person_can_mend_is_tried_once(self, run: Run, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        writes: list[int] = []
+
+        def refuse(carrier: ForeachBatch, frame: Any, batch: Batch) -> None:
+            writes.append(batch.number)
+            raise CommitRefused("the target has other rows", way_out="look")
+
+        monkeypatch.setattr(ForeachBatch, "write", refuse)
+        with pytest.raises(Exception, match="the target has other rows"):
+            self.query(run, spark, maxFailures="5")
+        assert writes == [0]
 
     def test_an_outage_that_stays_is_told_as_one(self, run: Run, spark: Any) -> None:
         run.injector.arm(Point.TASK_ROW, Action.OUTAGE, times=1000)

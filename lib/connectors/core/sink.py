@@ -177,6 +177,11 @@ SINK_OPTIONS = Options(
     onMissingBatches=Choice(
         "stop", among=("stop", "continue"), meaning="the target lacks batches before this one: set back, or they never came"
     ),
+    maxFailures=Int(
+        0, at_least=0, carrier="foreach_batch",
+        meaning="so many failed tries within failureWindow do not end the query: the batch is written again",
+    ),
+    failureWindow=Duration(600.0, carrier="foreach_batch", only_with="maxFailures", meaning="the time for maxFailures"),
     refused=REFUSED,
 )
 

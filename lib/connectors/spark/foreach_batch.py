@@ -24,7 +24,8 @@ from ..core.sink import FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from ..ground import machine
 from ..ground.errors import ConnectorError, Fatal, Transient
-from ..ground.retry import RetrySettings, waits_until
+from ..ground.messages import is_permanent, own_message
+from ..ground.retry import Backoff, RetrySettings, waits_until
 from ..ground.runtime import PLACED_ROWS
 from .execution import is_deterministic, is_observed, is_stopped, running_query
 from .library import Carried
@@ -57,6 +58,8 @@ class ForeachBatch(Carried):
         """Of the run ``_run``: what it knows of the target may be untrue in the next one."""
         self._checked: pa.Schema | None = None
         self._run = machine.token()
+        self._failures: list[float] = []
+        """The monotonic times of failed tries within ``failureWindow``."""
         self.starter = connect_session()
         if isinstance(sink, FrameSink):
             if sink.places_rows():
@@ -71,7 +74,10 @@ class ForeachBatch(Carried):
         try:
             query = running_query(frame, self.sink.values["queryName"], self.starter)
             run = run_of(frame, query)
-            self.write(frame, Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run, recipe=recipe))
+            batch = Batch(self.sink.sink_id(), query, number, run=run.id if run else self._run, recipe=recipe)
+            with waits_until(partial(is_stopped, frame.sparkSession, query)):
+                while not self._writes(frame, batch):
+                    self._commit = None  # as after a restart of the query: it looks at the target anew
         except ConnectorError as error:
             _log.debug("batch %d failed", number, exc_info=True)
             raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message
@@ -81,6 +87,23 @@ class ForeachBatch(Carried):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["sink"])  # type: ignore[misc]
+
+    def _writes(self, frame: DataFrame, batch: Batch) -> bool:
+        """Writes the batch. False after a failure that ``maxFailures`` allows, and a pause; raises any other."""
+        values = self.sink.values
+        try:
+            self.write(frame, batch)
+        except Exception as error:
+            now, retry = machine.monotonic(), RetrySettings.of(values)
+            self._failures = [*(time for time in self._failures if time > now - values["failureWindow"]), now]
+            count = len(self._failures)
+            if count > values["maxFailures"] or is_permanent(error) or is_stopped(frame.sparkSession, batch.query):
+                raise
+            text = "connectors.%s has not taken batch %d, failure %d of the %d that maxFailures allows: %s"
+            _log.warning(text, self.sink.name, batch.number, count, values["maxFailures"], own_message(error) or error)
+            Backoff(retry).sleep(retry.pause(count, error))
+            return False
+        return True
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Stages, decides and publishes ``frame`` as ``batch``; a batch that is committed already is only compared."""
@@ -92,8 +115,7 @@ class ForeachBatch(Carried):
         schema = None if _stages_frame(self.sink, frame) else arrow_schema(frame.schema)
         if schema is not None:
             self.sink.refuse_frame(schema, placed=True)
-        stopped = partial(is_stopped, frame.sparkSession, batch.query)
-        with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
+        with sink_meter(self.sink, batch).counting() as meter:
             self._write(self._commit, frame, schema, batch, meter)
 
     def _write(self, commit: Commit, frame: DataFrame, schema: pa.Schema | None, batch: Batch, meter: Meter) -> None:
