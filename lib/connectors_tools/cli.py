@@ -246,7 +246,7 @@ def cancel(run: int, target: str | None, variables: tuple[str, ...]) -> None:
 @click.option("--pipeline", metavar="FROM_to_TO", help="A pipeline, such as kafka_to_delta.")
 @click.option("--kind", type=click.Choice(["source", "sink", "async"]), help="A connector: what it is.")
 @click.option("--for", "example", default="table", metavar="EXAMPLE",
-              help="What it stands on at first: table; queue, api or connector (source); storage (sink).")  # fmt: skip
+              help="What it stands on at first: table; connector; queue or api (source); storage (sink).")  # fmt: skip
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path),
               help="The folder of a bundle of your own that gets the files; it is made where there is none.")  # fmt: skip
 def new(name: str, pipeline: str | None, kind: str | None, example: str, into: Path | None) -> None:

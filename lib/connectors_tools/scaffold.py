@@ -48,7 +48,7 @@ class Template(NamedTuple):
     summary: str = ""
     """A phrase for what the module is at first."""
     cases: str = ""
-    """The suite without Spark."""
+    """The suite without Spark; empty where the sink needs Spark to place its rows."""
     has_histories: bool = True
     """True if the suite runs it in virtual time, which Connect's threads do not know."""
 
@@ -57,6 +57,7 @@ _TABLE: Final = "a {} over a table in SQLite, the stand-in for your system"
 _SERVICE: Final = "a {} over a service of the test kit, the stand-in for your system"
 _API: Final = "the source of a declared REST API, at first that of the test kit"
 _CONNECTOR: Final = "a connector of Kafka Connect's model over tables in SQLite, a stand-in for your system"
+_CONNECTOR_SINK: Final = "a connector of Kafka Connect's model to a table in SQLite, a stand-in for your system"
 _READS: Final = "Rows of connectors.{name}, with a quality gate."
 _WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
@@ -68,6 +69,9 @@ TEMPLATES: Final = {
         "connector", "till", "", "Source", _READS, _CONNECTOR, "EpochSourceSuite", has_histories=False
     ),
     ("sink", "table"): Template("sink", "archive", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
+    ("sink", "connector"): Template(
+        "connector_sink", "cash", "", "Sink", _WRITES, _CONNECTOR_SINK, "", has_histories=False
+    ),
     ("sink", "storage"): Template("storage", "storage", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
     ("async", "table"): Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
@@ -299,7 +303,8 @@ class _Connector:
             title = f"Each row gets the answer of ``{module}``."
             return _module_text(title, [*imports, "from typing import Any", "from connectors import async_io"], _ASYNC_TEST)
         more, context = _split_imports(cells["proof"])
-        cases = {"": self.template.cases, "OnSpark": f"Spark{suite}Suite"}
+        cases = {"": self.template.cases} if self.template.cases else {}
+        cases["OnSpark"] = f"Spark{suite}Suite"
         if self.template.has_histories:
             cases["InHistories"] = "SimulationSuite"
         classes = [context.partition("\n\n\nprint(")[0]]
@@ -307,7 +312,8 @@ class _Connector:
             mark = "@pytest.mark.spark\n" if kind == "OnSpark" else ""
             classes.append(f"{mark}class Test{self.camel}{kind}({base}):\n    context = {self.camel}Context")
         own = ", ".join(base for kind, base in cases.items() if kind != "OnSpark")
-        suites = f"from connectors.testing import {own}\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
+        suites = f"from connectors.testing.spark_suites import Spark{suite}Suite"
+        suites += f"\nfrom connectors.testing import {own}" if own else ""
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 

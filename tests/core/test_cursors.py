@@ -244,17 +244,6 @@ def test_a_later_run_to_the_same_time_reads_what_has_come_late(system: ShardCont
                 file.execute("UPDATE records SET published = published - 100")
 
 
-def test_a_stream_reads_no_further_than_the_time_to_stop_at(system: ShardContext) -> None:
-    system.write(4)
-    time.sleep(0.01)
-    query, log = SourceQuery(system, stopAt=str(time.time_ns() // 1_000_000)), []
-    assert len(query.next(log) or []) == 4
-    time.sleep(0.01)
-    system.write(2)
-    assert not any(query.next(log) for _ in range(3))
-    assert len(SourceQuery(system).rest(log)) == 2
-
-
 def test_old_epochs_are_deleted(system: ShardContext) -> None:
     log: list[Any] = []
     for _ in range(HISTORY + 5):

@@ -22,8 +22,12 @@ FILES = ("README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requir
          "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
          "tests/systems/__init__.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "lib/docs", "notebooks", "jobs")
-KINDS = ("source", "sink", "async", "queue", "api", "connector", "storage")
-EXAMPLES = {name: ("source", name) for name in ("queue", "api", "connector")} | {"storage": ("sink", "storage")}
+KINDS = ("source", "sink", "async", "queue", "api", "connector", "connector_sink", "storage")
+EXAMPLES = {
+    **{name: ("source", name) for name in ("queue", "api", "connector")},
+    "connector_sink": ("sink", "connector"),
+    "storage": ("sink", "storage"),
+}
 """The kinds with a stand-in of their own: what ``--kind`` and ``--for`` are."""
 
 
@@ -104,6 +108,7 @@ def test_a_connector_is_in_the_table_of_guarantees_when_its_conditions_are_writt
     table = python(repository, "-m", "connectors", "guarantees", "--markdown").stdout
     for kind, promises in (("source", "exactly-once | -"), ("queue", "exactly-once | -"), ("api", "exactly-once | -"),
                            ("connector", "exactly-once | -"),
+                           ("connector_sink", "- | exactly-once"),
                            ("sink", "- | exactly-once"), ("storage", "- | exactly-once")):  # fmt: skip
         assert re.search(rf"\| orders_{kind} \| {re.escape(promises)} \| .*orders are kept", table)
 

@@ -127,9 +127,6 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
     def start(self) -> Position:
         return {**super().start(), **_start_of(self.source)}
 
-    def head(self) -> float | None:
-        return self.source.last_time
-
     def freeze(self) -> float:
         return self.source.end_of_run(self.source.now())
 

@@ -42,9 +42,7 @@ EPOCH_OPTIONS: Final = Options(
 )
 """The options of every source with an epoch log."""
 STOP_OPTIONS: Final = Options(
-    stopAt=Time(
-        None, meaning="a time or milliseconds: what was published then or later is left; a run by availableNow ends there"
-    )
+    stopAt=Time(None, meaning="availableNow: a time or milliseconds; what was published then or later is left")
 )
 """The option of sources whose system tells when a record was published."""
 ID_OPTIONS: Final = Options(
@@ -74,15 +72,16 @@ class EpochLogSource(Source):
     def end(self) -> None:
         """Called on the driver when a run of the query ends, but not when the driver is killed."""
 
-    @property
-    def last_time(self) -> float | None:
-        """The last time before ``stopAt``, in seconds since 1970; ``None`` without that option."""
-        stop = self.values.get("stopAt")
-        return None if stop is None else math.nextafter(stop, -math.inf)
-
     def end_of_run(self, now: float) -> float:
         """The time until which a run reads that ends with what is there ``now``; both in seconds since 1970."""
-        return now if self.last_time is None else min(now, self.last_time)
+        stop = self.values.get("stopAt")
+        return now if stop is None else min(now, math.nextafter(stop, -math.inf))
+
+    def refuse_stop(self) -> None:
+        """Raises :class:`Misconfigured` if ``stopAt`` is given for a run without an end."""
+        if self.values.get("stopAt") is not None:
+            text = "ends runs by the trigger availableNow; use that, or leave it out."
+            raise Misconfigured(f"connectors.{self.name}", [Problem("stopAt", text)])
 
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""
@@ -113,7 +112,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
         self._begin, self._resume, self._end = source.begin, source.resume, source.end
-        self._end_of_run = source.end_of_run
+        self._end_of_run, self._refuse_stop = source.end_of_run, source.refuse_stop
         self._has_begun = False
         self._first: int | None = None
         """The last epoch of earlier runs."""
@@ -137,6 +136,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         return {"epoch": 0, "log": log}
 
     def head(self) -> float | None:
+        self._refuse_stop()
         return None
 
     def freeze(self) -> float:
@@ -230,12 +230,6 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
                 raise Misconfigured(f"connectors.{self.source.name}", [problem])
             self._receiver = receiver
         return self._receiver
-
-    def head(self) -> float | None:
-        if self.source.last_time is not None:
-            text = "ends runs by the trigger availableNow; use that, or leave it out."
-            raise Misconfigured(f"connectors.{self.source.name}", [Problem("stopAt", text)])
-        return None
 
     def freeze(self) -> float:
         self._until = self.source.end_of_run(self.receiver.now())

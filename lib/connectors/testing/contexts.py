@@ -106,6 +106,9 @@ class SinkContext(ABC):
     """The guarantee that the suite checks."""
     classes: ClassVar[Sequence[type]] = ()
     """Your own classes that the options name, for ``connectors.register``."""
+    offsets_in_target: ClassVar[bool] = False
+    """True if the target has the offsets of its rows, as with ``keeps_offsets`` of Connect: a new checkpoint is not refused,
+    since the target leaves out what it has. Such a sink runs on Spark only."""
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
     """Options that make all staging old enough for a sweep."""
     requests: ClassVar[Sequence[tuple[Any, str]]] = ()

@@ -275,6 +275,7 @@ class OffsetSinkContext(SinkContext):
 
     sink = ConnectSink
     carriers = ("foreach_batch",)
+    offsets_in_target = True
     classes = (SqliteSinkConnector,)
     select = ("cast(value % 3 AS int) AS partition", "value AS offset", "concat('row ', value) AS value")
     schema = pa.schema([("value", pa.string())])

@@ -179,6 +179,9 @@ class Target:
         yield from self._unordered(columns, schema)
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)
+        if not self._is_direct and (reason := self.dialect.untransacted(connection, self.table)):
+            text = f"names {self.table}, which {reason}: its rows would not be there exactly if the ledger says so."
+            yield Problem("dbtable", f"{text} Take another table, or guarantee=idempotent or at-least-once.")
 
     def _unordered(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         """The problem of decimals as order: SQLite stores them as text, and compares them as floating point numbers."""

@@ -83,7 +83,7 @@ class MariaDb(Dialect):
             strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
             wait = max(1, round(self.timeout))
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
-            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
+            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', default_storage_engine = 'InnoDB', {locks}")
         return raw
 
     def _tls(self) -> ssl.SSLContext | None:
@@ -217,6 +217,12 @@ class MariaDb(Dialect):
             "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
         )  # fmt: skip
         return grouped_keys(rows)
+
+    def untransacted(self, connection: Connection, table: Table) -> str:
+        with_transactions = "SELECT engine FROM information_schema.engines WHERE transactions = 'YES'"
+        query = f"SELECT engine FROM information_schema.tables WHERE {{}} AND engine NOT IN ({with_transactions})"
+        rows = self._catalog_rows(connection, table, query)
+        return f"has the engine {rows[0][0]}, without transactions" if rows else ""
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         """As in the base class. LIKE keeps the server from opening all tables of the schema; its ``_`` matches any letter."""

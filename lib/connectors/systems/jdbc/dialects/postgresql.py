@@ -51,6 +51,12 @@ JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::in
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
 """
+_UNTRANSACTED = """
+SELECT CASE WHEN c.relkind = 'f' THEN 'is a foreign table, whose server commits by itself'
+            ELSE 'is unlogged, so that a crash of the server empties it' END
+FROM pg_class c WHERE (c.relkind = 'f' OR c.relpersistence = 'u')
+AND (c.oid = to_regclass(%s) OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))) LIMIT 1
+"""
 _HOLDERS = """
 SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
@@ -179,6 +185,9 @@ class PostgreSql(Dialect):
 
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         return [frozenset(names) for (names,) in connection.rows(_UNIQUE_KEYS, [self.table(table)])]
+
+    def untransacted(self, connection: Connection, table: Table) -> str:
+        return "".join(reason for (reason,) in connection.rows(_UNTRANSACTED, [self.table(table)] * 2))
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         where = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)" if schema else "pg_table_is_visible(oid)"

@@ -39,6 +39,10 @@ whole table makes new versions of its newest rows. Views and queries do not tell
 looks for missing ids in the same way; the ids must come from AUTO_INCREMENT. MariaDB does not tell which transaction wrote a
 row: by times, the stream may miss a row whose transaction lasts longer than ``timestampDelay``.
 
+**Replicas** do not show the transactions of their primary, so a stream refuses a standby of PostgreSQL, tables that a
+subscription fills, a replica of MariaDB and a node of a Galera cluster. By ids it reads them with ``singleWriter``, and
+PostgreSQL's by times with a ``timestampDelay`` that is longer than any transaction and than the delay of the replica.
+
 **SQLite and DuckDB** have one writer at a time, so ids become visible in their order.
 
 **Gaps.** The stream watches 500 gaps of a table at a time. The ids past them wait until all transactions that were writing

@@ -25,12 +25,12 @@ from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect
 from .keys import PLAIN, like, limit, moment_of
-from .options import is_stream_of_tables, zone_of
-from .positions import BULK, INCREMENTING, TableSplit, changed, table_splits, tables
+from .options import is_stream_of_tables, mode_wanted, zone_of
+from .positions import BOTH, BULK, INCREMENTING, TIMESTAMP, TableSplit, changed, table_splits, tables
 from .probe import LateTransactions, Newest, Probe
 from .steps import Step, step_by_id, step_by_time, step_of_bulk
 from .tables import StreamTable, stream_tables
-from .writers import Holes
+from .writers import Holes, refuse_replica
 
 _log = logging.getLogger("connectors.jdbc")
 _NULL_COUNT_PAUSE: Final = 100
@@ -141,15 +141,24 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
     @contextlib.contextmanager
     def _session(self) -> Iterator[Probe]:
         """A connection that stays open, unless others could not write meanwhile."""
-        if self._connection is None:
-            self._connection = self.dialect.connect_to_read()
+        is_new, self._connection = self._connection is None, self._connection or self.dialect.connect_to_read()
         try:
+            if is_new:
+                self._refuse_replica(self._connection)
             yield Probe(self._connection)
         except BaseException:
             self.close()
             raise
         if self.dialect.one_writer:
             self.close()
+
+    def _refuse_replica(self, connection: Connection) -> None:
+        """Raises :class:`Misconfigured` if rows that commit late would be missed, because a replica does not show them."""
+        mode, oids = mode_wanted(self.values), [table.oid for table in (self._tables or {}).values() if table.oid is not None]
+        if mode == INCREMENTING and not self.values["singleWriter"]:
+            refuse_replica(connection, oids, "set singleWriter=true if one connection at a time writes there")
+        elif mode in (TIMESTAMP, BOTH) and self.dialect.shows_writers and not self.values["timestampDelay"]:
+            refuse_replica(connection, oids, "set a timestampDelay that is longer than any transaction and the replica's delay")
 
     @contextlib.contextmanager
     def _time_boxed(self, connection: Connection) -> Iterator[None]:
@@ -194,6 +203,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         for name in sorted(set(current) - set(self._tables if self._tables is not None else current)):
             self._report(name, "a new table, which is read from its beginning", at=str(self._discovered_at))
         self._tables, self._discovered_at = current, machine.monotonic()
+        self._refuse_replica(probe.connection)
         for table in current.values():
             self._count_nulls(probe, table)
 

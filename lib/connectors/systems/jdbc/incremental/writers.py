@@ -14,6 +14,8 @@ the server restarts and names it by its number.
 MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken an id by
 then is still busy with its statement, so busy sessions are writers too. The list of transactions comes from a cache,
 which the server refills after a tenth of a second without readers. If it has this session's query, it is fresh.
+
+A replica shows none of the transactions of its primary, and what they have written only when they commit. So it is refused.
 """
 
 from __future__ import annotations
@@ -86,6 +88,21 @@ class Holes:
         for watch in watches:
             watch.writers = writers.remaining(watch.writers)
         return union(interval for watch in watches if not watch.writers for interval in watch.holes)
+
+
+_REPLICA: Final = {
+    "postgresql": "SELECT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = ANY (%s::oid[]))",
+    "mariadb": "SELECT EXISTS (SELECT 1 FROM information_schema.processlist WHERE command IN ('Slave_SQL', 'Slave_worker')) OR "
+    "EXISTS (SELECT 1 FROM information_schema.global_status WHERE variable_name = 'wsrep_cluster_size' AND variable_value > 1)",
+}
+
+
+def refuse_replica(connection: Connection, oids: Sequence[int], way_out: str) -> None:
+    """Raises :class:`Misconfigured` if a replica is read, or tables of these ``oids`` that a subscription fills."""
+    system = connection.dialect.system
+    if system in _REPLICA and connection.rows(_REPLICA[system], [list(oids)] if system == "postgresql" else [])[0][0]:
+        text = "is that of a replica, which does not show who writes on its primary: rows that commit late would be missed."
+        raise Misconfigured(NAME, [Problem("url", f"{text} Give the primary's; or {way_out}.")])
 
 
 HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
