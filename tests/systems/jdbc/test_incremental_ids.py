@@ -50,6 +50,37 @@ def ids(reading: SourceQuery, log: list[Offset]) -> list[int]:
     return [row["id"] for row in reading.rest(log)]
 
 
+IN_BLOCKS = {
+    "an identity with a cache": (PostgresContext, BODY.replace("AS IDENTITY", "AS IDENTITY (CACHE 20)")),
+    "an identity in steps": (PostgresContext, BODY.replace("AS IDENTITY", "AS IDENTITY (INCREMENT BY 50)")),
+    "a default": (PostgresContext, BODY.replace("GENERATED ALWAYS AS IDENTITY", "DEFAULT nextval('blocks')")),
+    "a sequence of MariaDB": (MariaDbContext, MARIADB_BODY.replace("AUTO_INCREMENT", "DEFAULT nextval(blocks)")),
+}
+
+
+@pytest.mark.parametrize("case", IN_BLOCKS)
+def test_ids_that_a_sequence_hands_out_in_blocks_are_refused(tmp_path: Path, case: str) -> None:
+    """A session would use a smaller id of its block after a larger one was read: nothing is missing in between."""
+    kind, body = IN_BLOCKS[case]
+
+    class Own(kind):  # type: ignore[misc, valid-type]
+        def make(self) -> None:
+            if "blocks" in body:
+                self.run("CREATE SEQUENCE IF NOT EXISTS blocks CACHE 20")
+            super().make()
+
+        def close(self) -> None:
+            super().close()
+            self.run("DROP SEQUENCE IF EXISTS blocks")
+
+    Own.body = body
+    with contextlib.closing(type("System", (Growing,), {"database": Own})(tmp_path / "system")) as system:
+        system.target.run(f"INSERT INTO {system.target.table} (version, changed) VALUES (0, now())")
+        with pytest.raises(Misconfigured, match=r"incrementingColumn +is id of .* in blocks"):
+            SourceQuery(system).next([])
+        assert len(SourceQuery(system, singleWriter="true").rest(list[Offset]())) == 1
+
+
 def test_ids_of_a_transaction_that_was_prepared_before_a_restart_are_read_when_it_is_committed(tmp_path: Path) -> None:
     with PostgresServer() as server:
 

@@ -30,14 +30,16 @@ try: with a sink that compares replays, set ``onReplayMismatch=skip`` for a tabl
 stream looks for them again until all such transactions are gone (:mod:`.writers`). Rows carry the number of the transaction
 that wrote them: by time, the stream reads versions of ended transactions now and the others later, whatever their times
 (:mod:`.probe`). Subtransactions, prepared transactions, a crash of the server, vacuum and a wrap-around of transaction numbers
-do not matter. It assumes that ids come from a sequence without a cache or from writers that hold a lock on the table. It also
-assumes that times come from clocks that agree with the server's up to ``timestampDelay``. An ALTER TABLE that rewrites the
-whole table makes new versions of its newest rows. Views and queries do not tell which transaction wrote a row: by times only
-``timestampDelay`` protects them.
+do not matter. It refuses ids that a sequence hands out in blocks (CACHE; INCREMENT BY, for an application that counts by
+itself), and assumes of others that their writers hold a lock on the table from before they take an id. It also assumes that
+times come from clocks that agree with the server's up to ``timestampDelay``. An ALTER TABLE that rewrites the whole table makes
+new versions of its newest rows. Views and queries do not tell which transaction wrote a row: by times only ``timestampDelay``
+protects them.
 
 **MariaDB** also commits ids out of order. For a user with the privilege PROCESS it lists open transactions too, so the stream
-looks for missing ids in the same way; the ids must come from AUTO_INCREMENT. MariaDB does not tell which transaction wrote a
-row: by times, the stream may miss a row whose transaction lasts longer than ``timestampDelay``.
+looks for missing ids in the same way; the ids must come from AUTO_INCREMENT, and those of a sequence are refused. MariaDB does
+not tell which transaction wrote a row: by times, the stream may miss a row whose transaction lasts longer than
+``timestampDelay``.
 
 **Replicas** do not show the transactions of their primary, so a stream refuses a standby of PostgreSQL, tables that a
 subscription fills, a replica of MariaDB and a node of a Galera cluster. By ids it reads them with ``singleWriter``, and

@@ -71,6 +71,23 @@ FROM information_schema.columns c
 JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
 WHERE {condition} ORDER BY c.table_name, c.ordinal_position
 """
+_POSTGRESQL_BLOCKS: Final = """
+WITH used AS (
+    SELECT d.refobjid AS relation, d.refobjsubid AS number, d.objid AS sequence FROM pg_depend d
+    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+    UNION SELECT t.adrelid, t.adnum, d.refobjid FROM pg_attrdef t
+    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_class'::regclass
+)
+SELECT relation::bigint, attname, format('%%s, CACHE %%s, INCREMENT %%s', sequence::regclass, seqcache, seqincrement)
+FROM used JOIN pg_sequence ON seqrelid = sequence JOIN pg_attribute ON attrelid = relation AND attnum = number
+WHERE relation = ANY (%s::oid[]) AND (seqcache > 1 OR seqincrement > 1)
+"""
+_MARIADB_BLOCKS: Final = """
+WITH found AS (SELECT table_schema, table_name, column_name, column_default FROM information_schema.columns
+WHERE column_default LIKE 'nextval(%%')
+SELECT table_name, column_name, column_default FROM found WHERE table_schema = database()
+UNION ALL SELECT concat(table_schema, '.', table_name), column_name, column_default FROM found
+"""
 _ALL: Final = {
     "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
     "sqlite": (_SQLITE, "m.type = 'table'"),
@@ -179,7 +196,28 @@ def stream_tables(values: Values, connection: Connection) -> Discovery:
             tables[table.name] = table
         except Misconfigured as wrong:
             problems += wrong.problems
+    for name, problem in _unordered(values, tables, connection):
+        del tables[name]
+        problems.append(problem)
     return Discovery(tables, absent, Misconfigured(NAME, problems) if problems else None)
+
+
+def _unordered(values: Values, tables: Mapping[str, StreamTable], connection: Connection) -> list[tuple[str, Problem]]:
+    """The tables whose ids come in blocks: a session may use a smaller id long after another one has used a larger."""
+    by_id: dict[Any, StreamTable] = {}
+    rows: Sequence[Sequence[Any]] = ()
+    if not values["singleWriter"]:
+        by_id = {table.oid or table.name: table for table in tables.values() if table.keys.mode == INCREMENTING}
+    if by_id and connection.dialect.system == "postgresql":
+        rows = connection.rows(_POSTGRESQL_BLOCKS, [[key for key in by_id if isinstance(key, int)]])
+    elif by_id and connection.dialect.system == "mariadb":
+        rows = connection.rows(_MARIADB_BLOCKS, [])
+    return [
+        (by_id[key].name, Problem("incrementingColumn", f"is {column} of {by_id[key].name}, whose ids come in blocks "
+         f"({sequence}): a smaller one may be used after a larger one was read. Give incremental={BOTH} and "
+         "timestampColumns; or singleWriter=true if the ids are used in their order."))
+        for key, column, sequence in rows if key in by_id and column == by_id[key].keys.incrementing
+    ]  # fmt: skip
 
 
 def _with_schema(name: str) -> Problem:
