@@ -28,6 +28,7 @@ QUESTIONS = {
     "What do I do when it says \"another query's epoch log\"?": ("when-it-stops.md", "another query's epoch log"),
     "Does it run on serverless compute?": ("workspace.md", "serverless compute has no such query"),
     "How do I send dead letters again?": ("recipes.md", "## … see the dead letters, and send them again?"),
+    "How do I erase a person?": ("recipes.md", "## … erase a person (right to be forgotten)?"),
     "How do I use it in a project of my own?": ("README.md", "**In a project of your own**"),
     "What becomes of my checkpoint of Spark's Kafka source?": ("coming-from.md", "## Spark's Kafka source and sink"),
     "Which carrier do I take?": ("README.md", "Which carrier?"),
@@ -88,6 +89,10 @@ def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert "1 dead letter" in done.output or "xxxxxxx" in done.output
     assert not spark.read.parquet(f"{tmp_path}/letters").count()
+    (line,) = re.findall(r"^python -m connectors (erase .*)$", (DOCS / "recipes.md").read_text(), re.MULTILINE)
+    done = CliRunner().invoke(main, shlex.split(line.replace("$folder", str(tmp_path))))
+    assert re.findall("found (.*), erased (.*)", done.output) == [("1", "1"), ("0", "0"), ("1", "1")], done.output
+    assert spark.read.format("delta").load(f"{tmp_path}/good").count() == 8
     names["writer"].start().awaitTermination()
     assert Checkpoint(f"{tmp_path}/numbers").entry(10).source("0").position == {"next": 1001}
     exec(blocks[0], names)

@@ -13,6 +13,7 @@ import click
 
 from connectors.ground.errors import ConnectorError, Misconfigured
 
+from .cli_erase import erase
 from .cli_letters import letters
 from .cli_offsets import offsets
 from .cli_systems import COMMANDS, echo_json, in_json, pairs
@@ -360,5 +361,5 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     sys.exit(done.returncode)
 
 
-for command in (*COMMANDS, offsets, letters):
+for command in (*COMMANDS, offsets, letters, erase):
     main.add_command(command)

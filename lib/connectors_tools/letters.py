@@ -13,7 +13,7 @@ import json
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +66,10 @@ class Filter:
         is_in_time = (self.since is None or letter["at"] >= self.since) and (self.until is None or letter["at"] < self.until)
         about = f"{letter['error_class']}: {letter['error']}"
         return is_in_time and self.error in about and self.source in ("", letter["source"])
+
+
+Choice = Callable[[Letter], bool]
+"""Chooses letters: a :class:`Filter`, or a function."""
 
 
 @dataclass
@@ -166,7 +170,7 @@ def sends_of(letter: Letter) -> int:
 
 def error_without_values(letter: Letter) -> str:
     """The error of a letter, with … for each word that is in a value of its record or key."""
-    texts = (text for name in ("key", "record") for text in _texts(letter[name] or b""))
+    texts = (text for name in ("key", "record") for text in decoded_texts(letter[name] or b""))
     text = " ".join(_NAME.sub(" ", text) for text in texts)
     words = set(re.findall(r"\w+", text))
 
@@ -176,7 +180,7 @@ def error_without_values(letter: Letter) -> str:
     return re.sub(r"\w+", lambda match: "…" if is_value(match[0]) else match[0], str(letter["error"]))
 
 
-def _texts(content: bytes) -> Iterator[str]:
+def decoded_texts(content: bytes) -> Iterator[str]:
     """The texts that a decoder may have read in bytes whose format and encoding nobody knows here."""
     text = content.decode(errors="replace")
     yield text
@@ -194,7 +198,7 @@ class Letters:
         self.storage_options = storage_options or {}
         self.storage = checked_storage(_COMMAND, "PATH", location, self.storage_options)
 
-    def letters(self, chosen: Filter, names: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    def letters(self, chosen: Choice, names: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
         """The letters that ``chosen`` takes, each with the name of its file, of all files or those of ``names``, in order.
 
         Raises :class:`StateError` for a file that has something else.
@@ -212,7 +216,7 @@ class Letters:
             except pa.ArrowInvalid as wrong:
                 raise StateError(f"{name} in {self.location} is no file of Parquet: {wrong}", way_out=way_out) from None
 
-    def kinds(self, chosen: Filter) -> list[Kind]:
+    def kinds(self, chosen: Choice) -> list[Kind]:
         """The kinds of the letters, the most frequent first."""
         kinds: dict[tuple[str, str, str, int], Kind] = {}
         for _, letter in self.letters(chosen):
@@ -223,7 +227,7 @@ class Letters:
             kind.first, kind.last = min(kind.first, letter["at"]), max(kind.last, letter["at"])
         return sorted(kinds.values(), key=lambda kind: (-kind.count, kind.first))
 
-    def drop(self, chosen: Filter) -> int:
+    def drop(self, chosen: Choice) -> int:
         """Removes letters for good and returns how many. Raises :class:`Misconfigured` while a send is unfinished."""
         number, plan = self._last_plan()
         if plan:

@@ -304,6 +304,10 @@ class EpochLog:
         own += [lease for header, _ in tables for lease in header.leases]
         return own, max((header.age for header, _ in tables), default=0.0)
 
+    def is_acknowledged(self, epoch: int) -> bool:
+        """True if Spark has committed ``epoch``, so that only an older checkpoint asks for it again."""
+        return self.storage.size(_acknowledged(epoch)) is not None
+
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
         """The ids of messages in epochs below ``before``. A process reads each list of the log ``log_id`` once."""
         known, lists = _lists().get(log_id, {}), dict[str, pa.ChunkedArray]()
@@ -319,7 +323,7 @@ class EpochLog:
     def unacknowledged(self, last: int) -> list[int]:
         """The epochs up to ``last`` whose messages are not yet acknowledged."""
         floor = self.floor()
-        return [epoch for epoch in self.epochs() if floor < epoch <= last and self.storage.size(_acknowledged(epoch)) is None]
+        return [epoch for epoch in self.epochs() if floor < epoch <= last and not self.is_acknowledged(epoch)]
 
     def mark_acknowledged(self, epoch: int, window: float = 0.0, settled: str | None = None) -> None:
         """Records that the messages of ``epoch`` are acknowledged. The log keeps their ids for ``window`` seconds from now.
@@ -353,7 +357,7 @@ class EpochLog:
         settled = self.settled()
         for epoch in old:
             if epoch > floor:
-                self._keep_ids(epoch, settled)
+                self.keep_ids(epoch, settled)
         if old and old[-1] > floor:
             self.storage.put_if_absent(f"floor/{old[-1]:020d}", b"")
             if floor:
@@ -389,7 +393,8 @@ class EpochLog:
             self._highest[name] = pc.max(self._ids(f"ids/{name}")).as_py() or ""
         return self._highest[name]
 
-    def _keep_ids(self, epoch: int, settled: str | None) -> None:
+    def keep_ids(self, epoch: int, settled: str | None) -> None:
+        """Puts the ids of an acknowledged ``epoch`` into a list, which outlives its rows, as long as they must be known."""
         lists = [self._ids(_record(epoch, reader)) for reader in self.readers(epoch)]
         ids = pa.chunked_array([chunk for column in lists for chunk in column.chunks], type=pa.large_string())
         try:
@@ -434,10 +439,16 @@ def _acknowledged(epoch: int) -> str:
 
 def record_content(table: pa.Table, header: Header) -> bytes:
     """The bytes of a record: an Arrow file with ``header`` in its metadata."""
+    return content_of(table.schema, table.to_batches(), header)
+
+
+def content_of(schema: pa.Schema, batches: Sequence[pa.RecordBatch], header: Header) -> bytes:
+    """As :func:`record_content`, with these record batches, also empty ones."""
     sink = io.BytesIO()
-    schema = table.schema.with_metadata({**(table.schema.metadata or {}), _HEADER: header.text()})
+    schema = schema.with_metadata({**(schema.metadata or {}), _HEADER: header.text()})
     with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
-        writer.write_table(table.cast(schema))
+        for batch in batches:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     return sink.getvalue()
 
 
