@@ -49,7 +49,7 @@ def users(spark: Any, path: Path) -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("vectors", [True, False])
+@pytest.mark.parametrize("vectors", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_no_file_of_a_delta_table_has_the_bytes_whatever_dies_on_the_way(
     plain_files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
@@ -81,6 +81,7 @@ def test_no_file_of_a_delta_table_has_the_bytes_whatever_dies_on_the_way(
     assert users(plain_files, tmp_path) == ["Anna", "Anna", "Bo", "Bo"]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_statistics_in_the_log_of_a_table_are_left_and_named(plain_files: Any, tmp_path: Path) -> None:
     make_table(plain_files, tmp_path, **{"delta.dataSkippingNumIndexedCols": "32"})
@@ -130,6 +131,7 @@ def test_a_value_of_another_type_is_no_silent_miss(plain_files: Any, tmp_path: P
     assert len(users(plain_files, tmp_path / "t")) == 6
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_query_goes_on_that_appends_to_the_table_meanwhile(plain_files: Any, tmp_path: Path) -> None:
     make_table(plain_files, tmp_path / "t", **{"delta.enableChangeDataFeed": "false"})
