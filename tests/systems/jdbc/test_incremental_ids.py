@@ -53,6 +53,7 @@ def ids(reading: SourceQuery, log: list[Offset]) -> list[int]:
 IN_BLOCKS = {
     "an identity with a cache": (PostgresContext, BODY.replace("AS IDENTITY", "AS IDENTITY (CACHE 20)")),
     "an identity in steps": (PostgresContext, BODY.replace("AS IDENTITY", "AS IDENTITY (INCREMENT BY 50)")),
+    "an identity that falls": (PostgresContext, BODY.replace("AS IDENTITY", "AS IDENTITY (INCREMENT BY -1)")),
     "a default": (PostgresContext, BODY.replace("GENERATED ALWAYS AS IDENTITY", "DEFAULT nextval('blocks')")),
     "a sequence of MariaDB": (MariaDbContext, MARIADB_BODY.replace("AUTO_INCREMENT", "DEFAULT nextval(blocks)")),
 }
@@ -79,6 +80,24 @@ def test_ids_that_a_sequence_hands_out_in_blocks_are_refused(tmp_path: Path, cas
         with pytest.raises(Misconfigured, match=r"incrementingColumn +is id of .* in blocks"):
             SourceQuery(system).next([])
         assert len(SourceQuery(system, singleWriter="true").rest(list[Offset]())) == 1
+
+
+@pytest.mark.parametrize("case", ["a view", "a partition", "two sequences"])
+def test_ids_in_blocks_are_refused_wherever_the_sequence_is(tmp_path: Path, case: str) -> None:
+    with contextlib.closing(Growing(tmp_path / "system")) as system:
+        run, table = system.target.run, system.target.table
+        run(f"CREATE TABLE {table}_b (id bigint DEFAULT 7, version bigint, changed timestamptz) PARTITION BY LIST (version)")
+        run(f"CREATE TABLE {table}_0 PARTITION OF {table}_b FOR VALUES IN (0)")
+        run(f"CREATE VIEW {table}_v AS SELECT * FROM {table}_b")
+        for owner, number in ((f"{table}_0", 0), *([(f"{table}_b", 1), (f"{table}_b", 2)] if case == "two sequences" else [])):
+            run(f"CREATE SEQUENCE {table}_s{number} CACHE 20 OWNED BY {owner}.id")
+            run(f"ALTER TABLE {owner} ALTER id SET DEFAULT nextval('{table}_s{number}')")
+        try:
+            name = f"{table}_v" if case == "a view" else f"{table}_b"
+            with pytest.raises(Misconfigured, match=r"incrementingColumn +is id of .* in blocks"):
+                SourceQuery(system, dbtable=name, incrementingColumn="id").next([])
+        finally:
+            run(f"DROP TABLE {table}_b CASCADE")
 
 
 def test_ids_of_a_transaction_that_was_prepared_before_a_restart_are_read_when_it_is_committed(tmp_path: Path) -> None:

@@ -141,11 +141,15 @@ def test_a_table_that_a_subscription_fills_is_refused_and_its_neighbour_is_read(
             copy.execute("CREATE TABLE t (id bigint PRIMARY KEY)")
             copy.execute("CREATE TABLE own (id bigint PRIMARY KEY)")
             copy.execute("INSERT INTO own VALUES (7)")
+            copy.execute("CREATE VIEW seen AS SELECT id FROM t UNION ALL SELECT id FROM own")
+            copy.execute("CREATE TABLE whole (id bigint) PARTITION BY RANGE (id)")
+            copy.execute("ALTER TABLE whole ATTACH PARTITION t FOR VALUES FROM (0) TO (1000)")
             address = f"host=127.0.0.1 port={server.port} dbname=postgres user={server.user}"
             copy.execute(f"CREATE SUBSCRIPTION s CONNECTION '{address}' PUBLICATION p WITH (create_slot = false)")
             url = server.jdbc.removesuffix("postgres") + "copy"
-            with pytest.raises(Misconfigured, match="is that of a replica"):
-                ids(Table(url, server.user, **BY_ID))
+            for name in ("t", "seen", "whole"):
+                with pytest.raises(Misconfigured, match="is that of a replica"):
+                    ids(Table(url, server.user, **BY_ID, dbtable=name, incrementingColumn="id"))
             assert ids(Table(url, server.user, **BY_ID, dbtable="own")) == [7]
             copy.execute("ALTER SUBSCRIPTION s DISABLE")
             copy.execute("ALTER SUBSCRIPTION s SET (slot_name = NONE)")

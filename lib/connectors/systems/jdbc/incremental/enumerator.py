@@ -154,7 +154,8 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
 
     def _refuse_replica(self, connection: Connection) -> None:
         """Raises :class:`Misconfigured` if rows that commit late would be missed, because a replica does not show them."""
-        mode, oids = mode_wanted(self.values), [table.oid for table in (self._tables or {}).values() if table.oid is not None]
+        mode = mode_wanted(self.values)
+        oids = [table.relation for table in (self._tables or {}).values() if table.relation is not None]
         if mode == INCREMENTING and not self.values["singleWriter"]:
             refuse_replica(connection, oids, "set singleWriter=true if one connection at a time writes there")
         elif mode in (TIMESTAMP, BOTH) and self.dialect.shows_writers and not self.values["timestampDelay"]:

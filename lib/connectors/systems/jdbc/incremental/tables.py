@@ -18,6 +18,7 @@ from ..target import own_name
 from .keys import PLAIN, Keys, kind_of
 from .options import is_stream_of_tables, mode_wanted
 from .positions import BOTH, BULK, INCREMENTING, fingerprint
+from .writers import SOURCES
 
 OWN_TABLES: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
 """The names of the library's own tables, ledgers and stages, begin so."""
@@ -71,16 +72,16 @@ FROM information_schema.columns c
 JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
 WHERE {condition} ORDER BY c.table_name, c.ordinal_position
 """
-_POSTGRESQL_BLOCKS: Final = """
-WITH used AS (
-    SELECT d.refobjid AS relation, d.refobjsubid AS number, d.objid AS sequence FROM pg_depend d
-    WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
-    UNION SELECT t.adrelid, t.adnum, d.refobjid FROM pg_attrdef t
+_POSTGRESQL_BLOCKS: Final = f"""{SOURCES}, used AS (
+    SELECT s.relation, d.refobjid AS oid, d.refobjsubid AS number, d.objid AS sequence FROM source s
+    JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = s.oid
+    WHERE d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+    UNION SELECT s.relation, s.oid, t.adnum, d.refobjid FROM source s JOIN pg_attrdef t ON t.adrelid = s.oid
     JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = t.oid AND d.refclassid = 'pg_class'::regclass
 )
 SELECT relation::bigint, attname, format('%%s, CACHE %%s, INCREMENT %%s', sequence::regclass, seqcache, seqincrement)
-FROM used JOIN pg_sequence ON seqrelid = sequence JOIN pg_attribute ON attrelid = relation AND attnum = number
-WHERE relation = ANY (%s::oid[]) AND (seqcache > 1 OR seqincrement > 1)
+FROM used JOIN pg_sequence ON seqrelid = sequence JOIN pg_attribute ON attrelid = oid AND attnum = number
+WHERE seqcache > 1 OR seqincrement <> 1
 """
 _MARIADB_BLOCKS: Final = """
 WITH found AS (SELECT table_schema, table_name, column_name, column_default FROM information_schema.columns
@@ -150,7 +151,10 @@ QUERY: Final = "query"
 
 @dataclass(frozen=True)
 class StreamTable:
-    """One table, or a query. ``source`` is the text after FROM, ``time_kind`` the kind of its times (:mod:`.keys`)."""
+    """One table, or a query. ``source`` is the text after FROM, ``time_kind`` the kind of its times (:mod:`.keys`).
+
+    ``relation`` is the number of a table or view in the catalog; ``oid`` is one that no other table ever gets.
+    """
 
     name: str
     source: str
@@ -159,6 +163,7 @@ class StreamTable:
     oid: int | None = None
     time_kind: str = ""
     nulls: bool = True
+    relation: int | None = None
 
     @property
     def schema(self) -> str:
@@ -197,7 +202,7 @@ def stream_tables(values: Values, connection: Connection) -> Discovery:
         except Misconfigured as wrong:
             problems += wrong.problems
     for name, problem in _unordered(values, tables, connection):
-        del tables[name]
+        tables.pop(name, None)  # a column may have several sequences
         problems.append(problem)
     return Discovery(tables, absent, Misconfigured(NAME, problems) if problems else None)
 
@@ -207,7 +212,7 @@ def _unordered(values: Values, tables: Mapping[str, StreamTable], connection: Co
     by_id: dict[Any, StreamTable] = {}
     rows: Sequence[Sequence[Any]] = ()
     if not values["singleWriter"]:
-        by_id = {table.oid or table.name: table for table in tables.values() if table.keys.mode == INCREMENTING}
+        by_id = {table.relation or table.name: table for table in tables.values() if table.keys.mode == INCREMENTING}
     if by_id and connection.dialect.system == "postgresql":
         rows = connection.rows(_POSTGRESQL_BLOCKS, [[key for key in by_id if isinstance(key, int)]])
     elif by_id and connection.dialect.system == "mariadb":
@@ -243,7 +248,7 @@ def _stream_table(values: Values, table: CatalogTable, dialect: Dialect) -> Stre
     name = str(table.table) if table.table else QUERY
     nulls = not set(keys.columns()[-1:] if keys.mode == INCREMENTING else keys.columns()) <= table.not_null
     source = table.source or (dialect.table(table.table) if table.table else "")
-    return StreamTable(name, source, keys, table.columns, oid, kind, nulls)
+    return StreamTable(name, source, keys, table.columns, oid, kind, nulls, table.oid)
 
 
 def keys_of(values: Values, table: CatalogTable, dialect: Dialect) -> Keys:

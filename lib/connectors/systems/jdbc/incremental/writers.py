@@ -90,15 +90,27 @@ class Holes:
         return union(interval for watch in watches if not watch.writers for interval in watch.holes)
 
 
+SOURCES: Final = """
+WITH RECURSIVE source AS (
+    SELECT oid AS relation, oid FROM unnest(%s::oid[]) AS oid
+    UNION SELECT s.relation, below.oid FROM source s CROSS JOIN LATERAL (
+        SELECT inhrelid FROM pg_inherits WHERE inhparent = s.oid
+        UNION ALL SELECT d.refobjid FROM pg_rewrite w JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+        WHERE w.ev_class = s.oid AND w.ev_type = '1' AND d.refclassid = 'pg_class'::regclass
+    ) AS below (oid)
+)
+"""
+"""The tables with the rows of each ``relation``: its partitions, and what a view selects from."""
 _REPLICA: Final = {
-    "postgresql": "SELECT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid = ANY (%s::oid[]))",
+    "postgresql": f"{SOURCES} SELECT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN "
+    "(SELECT oid FROM source UNION SELECT above.relid FROM source s CROSS JOIN pg_partition_ancestors(s.oid) AS above))",
     "mariadb": "SELECT EXISTS (SELECT 1 FROM information_schema.processlist WHERE command IN ('Slave_SQL', 'Slave_worker')) OR "
     "EXISTS (SELECT 1 FROM information_schema.global_status WHERE variable_name = 'wsrep_cluster_size' AND variable_value > 1)",
 }
 
 
 def refuse_replica(connection: Connection, oids: Sequence[int], way_out: str) -> None:
-    """Raises :class:`Misconfigured` if a replica is read, or tables of these ``oids`` that a subscription fills."""
+    """Raises :class:`Misconfigured` if a replica is read, or tables and views of these ``oids`` that a subscription fills."""
     system = connection.dialect.system
     if system in _REPLICA and connection.rows(_REPLICA[system], [list(oids)] if system == "postgresql" else [])[0][0]:
         text = "is that of a replica, which does not show who writes on its primary: rows that commit late would be missed."
