@@ -19,7 +19,7 @@ from connectors.systems.jdbc.incremental.keys import Keys
 from connectors.systems.jdbc.incremental.positions import INCREMENTING, ids_between
 from connectors.systems.jdbc.incremental.probe import Probe
 from connectors.systems.jdbc.incremental.steps import step_by_id
-from connectors.systems.jdbc.incremental.tables import StreamTable
+from connectors.systems.jdbc.incremental.tables import StreamTable, stream_tables
 from connectors.systems.jdbc.incremental.writers import Holes, Writers
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.servers import PostgresServer
@@ -80,6 +80,31 @@ def test_ids_that_a_sequence_hands_out_in_blocks_are_refused(tmp_path: Path, cas
         with pytest.raises(Misconfigured, match=r"incrementingColumn +is id of .* in blocks"):
             SourceQuery(system).next([])
         assert len(SourceQuery(system, singleWriter="true").rest(list[Offset]())) == 1
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_look_for_tables_of_mariadb_opens_none_of_other_schemas(mariadb: InMariaDb, many: bool) -> None:
+    run, schema = mariadb.target.run, f"other_{uuid.uuid4().hex[:8]}"
+    run(f"CREATE DATABASE {schema}")
+    try:
+        for number in range(100):
+            run(f"CREATE TABLE {schema}.t{number} (id int)")
+        with contextlib.closing(mariadb.target.connect()) as connection:
+            name = {"tables": mariadb.target.table} if many else {"dbtable": mariadb.target.table}
+            options = {**mariadb.options(), **name}
+            if many:
+                del options["dbtable"]
+            values = JdbcSource.of(options, streaming=True).values
+            connection.execute("FLUSH TABLES")
+            before, after = (_opened(connection), (stream_tables(values, connection), _opened(connection))[1])
+            assert after - before < 100
+    finally:
+        run(f"DROP DATABASE {schema}")
+
+
+def _opened(connection: Connection) -> int:
+    ((_, number),) = connection.rows("SHOW SESSION STATUS LIKE 'Opened_table_definitions'")
+    return int(number)
 
 
 @pytest.mark.parametrize("case", ["a view", "a partition", "two sequences"])

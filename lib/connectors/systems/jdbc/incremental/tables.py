@@ -69,9 +69,10 @@ WHERE c.database_name = current_database() AND NOT c.internal AND {condition} OR
 _MARIADB: Final = """
 SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type = 'BASE TABLE'
 FROM information_schema.columns c
-JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
+JOIN information_schema.tables t ON t.table_name = c.table_name
 WHERE {condition} ORDER BY c.table_name, c.ordinal_position
 """
+"""A condition that names the schema of both keeps the server from opening the tables of all schemas."""
 _POSTGRESQL_BLOCKS: Final = f"""{SOURCES}, used AS (
     SELECT s.relation, d.refobjid AS oid, d.refobjsubid AS number, d.objid AS sequence FROM source s
     JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = s.oid
@@ -84,16 +85,14 @@ FROM used JOIN pg_sequence ON seqrelid = sequence JOIN pg_attribute ON attrelid 
 WHERE seqcache > 1 OR seqincrement <> 1
 """
 _MARIADB_BLOCKS: Final = """
-WITH found AS (SELECT table_schema, table_name, column_name, column_default FROM information_schema.columns
-WHERE column_default LIKE 'nextval(%%')
-SELECT table_name, column_name, column_default FROM found WHERE table_schema = database()
-UNION ALL SELECT concat(table_schema, '.', table_name), column_name, column_default FROM found
+SELECT {name}, column_name, column_default FROM information_schema.columns
+WHERE {condition} AND column_default LIKE 'nextval(%%'
 """
 _ALL: Final = {
     "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
     "sqlite": (_SQLITE, "m.type = 'table'"),
     "duckdb": (_DUCKDB, "c.schema_name = current_schema() AND t.table_oid IS NOT NULL"),
-    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_type = 'BASE TABLE'"),
+    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_schema = database() AND t.table_type = 'BASE TABLE'"),
 }
 
 
@@ -107,13 +106,14 @@ def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
 def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     """One table or view; ``None`` if there is none."""
     mark = connection.dialect.placeholder
-    values: list[Any] = [table.name, *([table.schema] if table.schema else [])]
+    values: list[Any] = [table.name, *([table.schema] * 2 if table.schema else [])]
     schema = mark if table.schema else None
     condition = {
         "postgresql": f"c.relname = {mark} AND " + (f"n.nspname = {mark}" if schema else "pg_table_is_visible(c.oid)"),
         "sqlite": f"m.name = {mark} COLLATE NOCASE",
         "duckdb": f"c.table_name = {mark} AND c.schema_name = {schema or 'current_schema()'}",
-        "mariadb": f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'}",
+        "mariadb": f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'} AND t.table_schema = "
+        f"{schema or 'database()'}",
     }[connection.dialect.system]
     statement, _ = _ALL[connection.dialect.system]
     tables = _by_table(connection.rows(statement.format(condition=condition), values[: condition.count(mark)]), table.schema)
@@ -216,13 +216,24 @@ def _unordered(values: Values, tables: Mapping[str, StreamTable], connection: Co
     if by_id and connection.dialect.system == "postgresql":
         rows = connection.rows(_POSTGRESQL_BLOCKS, [[key for key in by_id if isinstance(key, int)]])
     elif by_id and connection.dialect.system == "mariadb":
-        rows = connection.rows(_MARIADB_BLOCKS, [])
+        rows = _mariadb_blocks(values, connection)
     return [
         (by_id[key].name, Problem("incrementingColumn", f"is {column} of {by_id[key].name}, whose ids come in blocks "
          f"({sequence}): a smaller one may be used after a larger one was read. Give incremental={BOTH} and "
          "timestampColumns; or singleWriter=true if the ids are used in their order."))
         for key, column, sequence in rows if key in by_id and column == by_id[key].keys.incrementing
     ]  # fmt: skip
+
+
+def _mariadb_blocks(values: Values, connection: Connection) -> Sequence[Sequence[Any]]:
+    if is_stream_of_tables(values):
+        return connection.rows(_MARIADB_BLOCKS.format(name="table_name", condition="table_schema = database()"))
+    table, _ = source_of(values, connection.dialect)
+    if table is None:
+        return ()
+    condition = f"table_schema = {'%s' if table.schema else 'database()'} AND table_name = %s"
+    names = [str(table), *filter(None, [table.schema]), table.name]
+    return connection.rows(_MARIADB_BLOCKS.format(name="%s", condition=condition), names)
 
 
 def _with_schema(name: str) -> Problem:
