@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,8 @@ import pytest
 import connectors
 from connectors import metrics
 from connectors.core import Batch, CommitRefused, Transient
+from connectors.ground import machine
+from connectors.ground.retry import Contact, RetrySettings
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.spark.formats import format_of
 from connectors.systems.buffered import BufferedSink
@@ -83,6 +86,24 @@ def test_an_outage_that_stays_fails_the_batch_and_loses_nothing(run: Run, point:
     run.injector.disarm()
     run.engine().run()
     run.expect()
+
+
+def test_an_outage_that_was_waited_for_ends_the_query_whatever_failures_are_allowed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(machine, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(machine, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr("connectors.spark.foreach_batch.is_stopped", lambda *_: False)
+    sink = BufferedSink.of({**run.target.options(), "maxFailures": "3"})
+
+    def refuse() -> None:
+        raise Transient("connection refused")
+
+    contact = Contact(RetrySettings.of(sink.values), reached=True)
+    monkeypatch.setattr(ForeachBatch, "write", lambda *_: contact.call(refuse))
+    with pytest.raises(Transient, match="longer than outageTimeout"):
+        ForeachBatch(sink)._writes(SimpleNamespace(sparkSession=None), Batch("s", "q", 3))  # type: ignore[arg-type]
 
 
 def test_a_commit_whose_answer_was_lost_is_not_repeated(run: Run) -> None:

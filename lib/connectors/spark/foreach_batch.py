@@ -97,7 +97,9 @@ class ForeachBatch(Carried):
             now, retry = machine.monotonic(), RetrySettings.of(values)
             self._failures = [*(time for time in self._failures if time > now - values["failureWindow"]), now]
             count = len(self._failures)
-            if count > values["maxFailures"] or is_permanent(error) or is_stopped(frame.sparkSession, batch.query):
+            # The window forgets a failure that comes after outageTimeout before the next one.
+            is_final = is_permanent(error) or (isinstance(error, Transient) and error.is_waited_for)
+            if count > values["maxFailures"] or is_final or is_stopped(frame.sparkSession, batch.query):
                 raise
             text = "connectors.%s has not taken batch %d, failure %d of the %d that maxFailures allows: %s"
             _log.warning(text, self.sink.name, batch.number, count, values["maxFailures"], own_message(error) or error)
