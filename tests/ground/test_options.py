@@ -218,9 +218,16 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
 
 
 def test_a_time_is_iso_text_or_milliseconds() -> None:
-    texts = ("1970-01-01T00:00:01.5Z", "1970-01-01T01:00:01.5+01:00", "1970-01-01 00:00:01.500", " 1500 ")
-    assert [Time().parse(text) for text in texts] == [1.5] * 4
-    for text in ("tomorrow", "-1", ""):
+    texts = ("2026-11-28T10:00:01.5Z", "2026-11-28T11:00:01.5+01:00", "2026-11-28 10:00:01.500", " 1795860001500 ")
+    assert [Time().parse(text) for text in texts] == [1795860001.5] * 4
+    for text in ("tomorrow", "-1", "", "1969-12-31T23:59:59.999Z", "0001-01-01T00:00:00+14:00", "9" * 400):
+        with pytest.raises(ValueError, match="a time such as"):
+            Time().parse(text)
+
+
+def test_seconds_and_a_date_of_digits_are_no_milliseconds() -> None:
+    """A run that stops in January 1970 would read nothing, without an error."""
+    for text in ("1795860001", "20261128", "2026"):
         with pytest.raises(ValueError, match="a time such as"):
             Time().parse(text)
 

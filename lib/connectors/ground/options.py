@@ -9,6 +9,7 @@ library looks the secret up where it is used, so that Spark's plans and pages sh
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
@@ -168,17 +169,24 @@ class Int(Option):
         return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
 
 
+_MILLISECONDS: Final = re.compile(r"\d{12,14}")
+"""Fewer digits are seconds, or a date such as 20261128."""
+
+
 class Time(Option):
     """A time in seconds since 1970, from milliseconds, or from ISO text such as ``2026-11-28T10:00:00`` (UTC by default)."""
 
     def parse(self, text: str) -> float:
-        try:
-            if text.strip().isdecimal():
-                return int(text) / 1000
-            time = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
-        except ValueError:
-            raise ValueError("a time such as 2026-11-28T10:00:00Z, or milliseconds since 1970") from None
-        return (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+        text, seconds = text.strip(), -1.0
+        with contextlib.suppress(ValueError):
+            if _MILLISECONDS.fullmatch(text):
+                seconds = int(text) / 1000
+            elif not text.isdecimal():
+                time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+                seconds = (time if time.tzinfo else time.replace(tzinfo=timezone.utc)).timestamp()
+        if seconds < 0:  # Kafka takes the milliseconds -1 for the end of a partition
+            raise ValueError("a time such as 2026-11-28T10:00:00Z, or milliseconds since 1970 (13 digits)")
+        return seconds
 
     def accepts(self) -> str:
         return "time"
