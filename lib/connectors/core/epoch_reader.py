@@ -27,7 +27,10 @@ _NEIGHBOUR_SECONDS: Final = 60.0
 """The seconds that a reader waits for the records of the readers before it, in addition to the time they may receive."""
 
 _LATE: Final = 10_000
-"""A reader that holds so many messages that are too late for the run looks for no more in this epoch."""
+"""A reader that holds so many messages that are too late for the run looks for no more in this epoch.
+
+With ``stopAt`` the next epoch does: the backlog may have more of them, and earlier ones that come again stand behind them.
+"""
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,8 @@ class _ReceivedEpoch:
                 last = self._first_receipt + values["maxEpochTime"]
                 wait, end = (POLL_SECONDS, last) if self._rows else (wait, min(end, last))
             if (messages is None and (self._rows or left <= wait)) or len(self._late_leases) >= _LATE:
-                self._is_dry = not self._rows or (messages is None and left > 0)
+                looks_on = messages is not None and bool(self._lease) and values.get("stopAt") is not None
+                self._is_dry = not (self._rows or looks_on) or (messages is None and left > 0)
                 return
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:

@@ -256,6 +256,11 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._newest_record = at["epoch"]
         if until is not None and machine.monotonic() < self._orphans_until:
             return False
+        is_full = self._keeper is not None and self._keeper.is_full() and self.is_of_run(at, until)
+        if is_full and late and not any(header.rows for header in headers):
+            text = "connectors.%s: the run ends, since too many messages come that are too late for it: %s"
+            _log.warning(text, self.source.name, "earlier ones behind them are left")
+            return True
         return super()._is_done(at, until, headers)
 
     def _await_orphans(self, seconds: float) -> None:

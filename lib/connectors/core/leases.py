@@ -70,6 +70,10 @@ class LeaseKeeper:
         for lease in list(islice(self._late, max(0, len(self._late) - _MOST_LATE))):
             self._late.pop(lease, None)
 
+    def is_full(self) -> bool:
+        """True if the run can hold no more late messages without giving up others, which then come again."""
+        return len(self._late) >= _MOST_LATE
+
     def end(self) -> None:
         """Stops extending leases."""
         self._over.set()

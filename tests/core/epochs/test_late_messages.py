@@ -101,6 +101,31 @@ def test_a_reader_that_holds_many_messages_that_are_too_late_looks_no_further(
     assert system.queue.waiting() == 10
 
 
+@pytest.mark.parametrize("most", [7, 100])
+def test_a_run_that_stops_at_a_time_looks_behind_the_backlog_of_later_messages(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, most: int
+) -> None:
+    """The messages of a run that died come again behind those that were published since."""
+    monkeypatch.setattr("connectors.core.epoch_reader._LATE", 3)
+    monkeypatch.setattr("connectors.core.leases._MOST_LATE", most)
+    receive = DoubleReceiver.receive
+    monkeypatch.setattr(DoubleReceiver, "receive", lambda receiver, rows, seconds: receive(receiver, 1, seconds))
+    system.write(2)
+    time.sleep(0.01)
+    stop = str(time.time_ns() // 1_000_000 + 1)
+    time.sleep(0.01)
+    system.write(20)
+    with transaction(system.queue.path) as file:
+        file.execute("UPDATE messages SET rowid = 1000 + body WHERE body < 2")
+    query, log = SourceQuery(system, stopAt=stop), []
+    query.planner.freeze()
+    assert to_the_end(query, log) == ([0, 1] if most == 100 else [])
+    assert ("earlier ones behind them are left" in caplog.text) is (most == 7)
+    query.planner.close()
+    system.settle()
+    assert len(to_the_end(SourceQuery(system), log)) == (20 if most == 100 else 22)
+
+
 def test_an_epoch_must_not_receive_for_longer_than_the_lease_of_its_messages(system: QueueContext) -> None:
     system.write(3)
     query = SourceQuery(system, lease="2s", maxEpochTime="3s")
