@@ -82,6 +82,15 @@ def test_ids_that_a_sequence_hands_out_in_blocks_are_refused(tmp_path: Path, cas
         assert len(SourceQuery(system, singleWriter="true").rest(list[Offset]())) == 1
 
 
+def test_no_query_of_the_catalog_is_compiled(tmp_path: Path) -> None:
+    """For a thousand tables PostgreSQL would expect a costly query."""
+    with contextlib.closing(Growing(tmp_path / "system")) as system:
+        query = SourceQuery(system)
+        query.next([])
+        assert query.planner.enumerator._connection.rows("SHOW jit") == [("off",)]  # type: ignore[attr-defined]
+        query.planner.close()
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_a_look_for_tables_of_mariadb_opens_none_of_other_schemas(mariadb: InMariaDb, many: bool) -> None:
     run, schema = mariadb.target.run, f"other_{uuid.uuid4().hex[:8]}"

@@ -260,6 +260,10 @@ class Dialect(ABC):
 
     # reading
 
+    def planning_settings(self) -> tuple[str, ...]:
+        """The settings of the driver's session that plans batches: its queries are short, and many are of the catalog."""
+        return ()
+
     def connect_to_read(self) -> Connection:
         """A new connection that only reads, in autocommit mode."""
         try:

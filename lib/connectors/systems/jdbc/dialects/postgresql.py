@@ -131,6 +131,10 @@ class PostgreSql(Dialect):
         """The settings of a reading session, in which the same statement gives the same rows in the same order."""
         return ("SET synchronize_seqscans = off", "SET max_parallel_workers_per_gather = 0", "SET DateStyle = 'ISO'")
 
+    def planning_settings(self) -> tuple[str, ...]:
+        """As in the base class. To compile a query of the catalog takes half a second, and to run it some milliseconds."""
+        return ("SET jit = off",)
+
     def load_url(self) -> str:
         """The address in ADBC's form."""
         where = self.address

@@ -144,6 +144,8 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         is_new, self._connection = self._connection is None, self._connection or self.dialect.connect_to_read()
         try:
             if is_new:
+                for setting in self.dialect.planning_settings():
+                    self._connection.execute(setting)
                 self._refuse_replica(self._connection)
             yield Probe(self._connection)
         except BaseException:
