@@ -35,7 +35,7 @@ def erase(
     dynamodb or cassandra with the options of the sink. Erase in the source first, which would bring the rows again. Queries
     go on meanwhile. Called again, it goes on where it was. Exit code 1: something is left.
     """
-    from connectors.ground.options import duration
+    from connectors.ground.quantities import duration
 
     from .erasure import Erasure
     from .erasure_places import place_of

@@ -202,7 +202,7 @@ def files() -> None:
 @click.option("--max-part-size", metavar="SIZE", default="256MB", help="The size of the largest file.")
 def seal(path: str, storage_options: str, max_part_size: str) -> None:
     """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
-    from connectors.ground.options import size
+    from connectors.ground.quantities import size
     from connectors.systems.files.rolling import seal_folder
 
     storage = json_object("--storage-options", storage_options)

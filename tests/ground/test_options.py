@@ -20,7 +20,8 @@ from connectors.core import (
     Size,
     Text,
 )
-from connectors.ground.options import Time, Values, duration, is_secret, redacted, size
+from connectors.ground.options import Time, Values, is_secret, redacted
+from connectors.ground.quantities import duration, size
 
 OPTIONS = Options(
     {"retry.maxRetries": Int(5, at_least=0)},

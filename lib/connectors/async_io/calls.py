@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Final, Protocol
 
 from ..ground.errors import Misconfigured, Problem, Transient
-from ..ground.options import duration
+from ..ground.quantities import duration
 from ..ground.retry import Breaker, CircuitOpen, RetrySettings
 from .batches import Call, Slot
 from .function import Counters

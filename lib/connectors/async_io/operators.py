@@ -21,7 +21,8 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
-from ..ground.options import Duration, Int, Option, Options, Values, duration
+from ..ground.options import Duration, Int, Option, Options, Values
+from ..ground.quantities import duration
 from ..spark.session import arrow_schema
 from .batches import EngineSettings
 from .calls import Cache, CircuitBreaker, Retry

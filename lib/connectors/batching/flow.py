@@ -24,7 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..ground.errors import ConnectorError, Poison, Transient
-from ..ground.options import Choice, Duration, Int, Options, Size, Values, duration, size
+from ..ground.options import Choice, Duration, Int, Options, Size, Values
+from ..ground.quantities import duration, size
 from ..ground.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
 from .pieces import Piece
 

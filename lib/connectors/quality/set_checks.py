@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from ..ground.options import duration
+from ..ground.quantities import duration
 from .check import Check, literal, quoted, unlike_column
 
 if TYPE_CHECKING:

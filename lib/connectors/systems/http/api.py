@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from ...core import REQUIRED, Choice, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text, Values
-from ...ground.options import duration
+from ...ground.quantities import duration
 from .client import CONNECTOR, shown
 from .paging import KINDS, PAGING, Paging
 from .paths import is_absent, is_path, searched

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ...core import Fatal
-from ...ground.options import duration
+from ...ground.quantities import duration
 from ...ground.state import dumps
 from .api import Incremental, Resource
 from .paths import searched
