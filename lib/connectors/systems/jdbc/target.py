@@ -179,7 +179,7 @@ class Target:
         yield from self._unordered(columns, schema)
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)
-        if not self._is_direct and (reason := self.dialect.untransacted(connection, self.table)):
+        if not self._is_direct and (reason := self.dialect.commit_gap(connection, self.table)):
             text = f"names {self.table}, which {reason}: its rows would not be there exactly if the ledger says so."
             yield Problem("dbtable", f"{text} Take another table, or guarantee=idempotent or at-least-once.")
 

@@ -250,7 +250,7 @@ class Dialect(ABC):
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         """The columns of each primary key and unique constraint."""
 
-    def untransacted(self, connection: Connection, table: Table) -> str:
+    def commit_gap(self, connection: Connection, table: Table) -> str:
         """The reason why rows of the table are not committed or kept together with a ledger; empty if there is none."""
         return ""
 

@@ -218,7 +218,7 @@ class MariaDb(Dialect):
         )  # fmt: skip
         return grouped_keys(rows)
 
-    def untransacted(self, connection: Connection, table: Table) -> str:
+    def commit_gap(self, connection: Connection, table: Table) -> str:
         with_transactions = "SELECT engine FROM information_schema.engines WHERE transactions = 'YES'"
         query = f"SELECT engine FROM information_schema.tables WHERE {{}} AND engine NOT IN ({with_transactions})"
         rows = self._catalog_rows(connection, table, query)

@@ -51,7 +51,7 @@ JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::in
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
 """
-_UNTRANSACTED = """
+_COMMIT_GAP = """
 SELECT CASE WHEN c.relkind = 'f' THEN 'is a foreign table, whose server commits by itself'
             ELSE 'is unlogged, so that a crash of the server empties it' END
 FROM pg_class c WHERE (c.relkind = 'f' OR c.relpersistence = 'u')
@@ -190,8 +190,8 @@ class PostgreSql(Dialect):
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         return [frozenset(names) for (names,) in connection.rows(_UNIQUE_KEYS, [self.table(table)])]
 
-    def untransacted(self, connection: Connection, table: Table) -> str:
-        return "".join(reason for (reason,) in connection.rows(_UNTRANSACTED, [self.table(table)] * 2))
+    def commit_gap(self, connection: Connection, table: Table) -> str:
+        return "".join(reason for (reason,) in connection.rows(_COMMIT_GAP, [self.table(table)] * 2))
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         where = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)" if schema else "pg_table_is_visible(oid)"
