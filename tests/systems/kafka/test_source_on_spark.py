@@ -141,8 +141,9 @@ def test_a_query_goes_back_by_offsets_and_begins_anew_where_its_options_say(spar
         return sorted(found)
 
     def move(*arguments: str) -> None:
-        done = CliRunner().invoke(main, ["offsets", arguments[0], str(tmp_path), *arguments[1:], "--yes"])
-        assert done.exit_code == 0, done.output
+        options = ("--yes", "--accept-duplicates")
+        result = CliRunner().invoke(main, ["offsets", arguments[0], str(tmp_path), *arguments[1:], *options])
+        assert result.exit_code == 0, result.output
 
     assert values() == list(range(10))
     move("set", "--shift-by", "-3")
