@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 _STAGED_SECONDS: Final = 7 * 86400.0
 """What no attempt has touched for so long is of a run that died: the default of ``stagingRetention``."""
+_NUMBER: Final = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?", re.ASCII)
+_DAMAGED: Final = re.compile(r'\s*(\{\s*"|\[\s*[\[{])')
+"""The beginning of an object in JSON, or of a list of them. Other texts may begin with a bracket, too."""
+_NO_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f]")
+"""A character that a binary format has beside its texts, and no text."""
 _NO_ROWS: Final = ("ledger", "seals", "uploads")
 """The hidden folders of a sink that hold names and numbers only."""
 
@@ -64,38 +69,67 @@ class Erasure:
     def judge(self, value: Any) -> bool | None:
         """True if ``value`` is a row of the person, or has one at any depth; ``None`` for bytes that nobody can judge.
 
-        Text and bytes are read as JSON. In damaged JSON the name of each column must stand before its value. Other bytes
-        are judged only as text without a word like a value.
+        Text and bytes are read as JSON. In damaged JSON the name of each column must stand before its value, of several in
+        one object. Other bytes are judged only as text without a word like a value.
         """
         if isinstance(value, bytes):
             return self._judge_bytes(value)
         if isinstance(value, str):
-            return self._judge_json(value) if value.lstrip()[:1] in ("{", "[") else False
+            return self._judge_text(value) if value.lstrip()[:1] in ("{", "[") else False
         if isinstance(value, Mapping):
             return self.has(value) or _any(map(self.judge, value.values()))
         if isinstance(value, (list, tuple)):
             pairs = [item for item in value if isinstance(item, tuple) and len(item) == 2]  # of a map, in Arrow
-            return (bool(pairs) and self.has(dict(pairs))) or _any(map(self.judge, value))
+            names = {name: item for name, item in pairs if isinstance(name, str)}
+            return (bool(names) and self.has(names)) or _any(map(self.judge, value))
         return False
 
     def _judge_bytes(self, value: bytes) -> bool | None:
         texts = list(decoded_texts(value))
-        if True in (verdicts := [self._judge_json(text) for text in texts]):
-            return True
-        words = [rf"(?<!\w){re.escape(word)}(?!\w)" for word in self.key.values()]
-        is_named = any(re.search(word, text) for word in words for text in texts)
-        return None if verdicts[0] is None and (is_named or "\ufffd" in texts[0]) else False
-
-    def _judge_json(self, text: str) -> bool | None:
-        """``None`` for text that is no JSON and in which no column has its value."""
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
-            fields = (
-                rf'"{re.escape(name)}"\s*:\s*"?{re.escape(value)}"?\s*([,}}\]]|$)' for name, value in self.key.items()
-            )
-            return all(re.search(pattern, text) for pattern in fields) or None
-        return self.judge(value) if isinstance(value, (dict, list)) else False
+            if True in (verdicts := [self.judge(item) for text in texts for item in _json(text)]):
+                return True
+            if whole := _json(texts[0]):  # a value alone may be the person's, under a name that is elsewhere
+                return None if verdicts[0] is None or self._is_named(whole[0]) else False
+        except RecursionError:
+            return None
+        if any(map(self._has_fields, texts)):
+            return True
+        # In a binary format the length or the tag beside a text may be a letter or a digit.
+        edges = ("", "") if _NO_TEXT.search(texts[0]) else (r"(?<!\w)", r"(?!\w)")
+        words = [re.escape(word).join(edges) for word in self.key.values()]
+        is_named = any(re.search(word, text) for word in words for text in texts)
+        return None if is_named or "\ufffd" in texts[0] else False
+
+    def _judge_text(self, text: str) -> bool | None:
+        try:
+            for value in _json(text):
+                return self.judge(value)
+        except RecursionError:
+            return None
+        if _DAMAGED.match(text):
+            return self._has_fields(text) or (None if any(word in text for word in self.key.values()) else False)
+        return False
+
+    def _is_named(self, value: Any) -> bool:
+        """True for one of the values of the key."""
+        return any(is_same(value, text) for text in self.key.values())
+
+    def _has_fields(self, text: str) -> bool:
+        """True if damaged JSON has each column with its value, of several columns between the same braces."""
+        fields = [
+            rf'"{re.escape(name)}"\s*:\s*"?{re.escape(value)}"?\s*([,}}\]]|$)' for name, value in self.key.items()
+        ]
+        parts = [text] if len(fields) == 1 else re.split("[{}]", text)
+        return any(all(re.search(field, part) for field in fields) for part in parts)
+
+
+def _json(text: str) -> list[Any]:
+    """The value that ``text`` is as JSON; none if it is no JSON."""
+    try:
+        return [json.loads(text)]
+    except (ValueError, RecursionError):
+        return []
 
 
 def is_same(value: Any, text: str) -> bool:
@@ -103,13 +137,15 @@ def is_same(value: Any, text: str) -> bool:
     if isinstance(value, bool):
         return str(value).lower() == text.lower()
     if isinstance(value, (int, float, Decimal)):
-        try:
-            return Decimal(str(value)) == Decimal(text)
-        except InvalidOperation:
-            return False
+        return str(value) == text or (is_number(text) and Decimal(str(value)) == Decimal(text))
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     return value is not None and text in (str(value), value.isoformat() if hasattr(value, "isoformat") else None)
+
+
+def is_number(text: str) -> bool:
+    """True for a number as a person writes it: 007, 12e4 and 4_2 are names that are no numbers."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def _any(verdicts: Iterable[bool | None]) -> bool | None:

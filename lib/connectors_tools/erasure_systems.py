@@ -17,10 +17,12 @@ from connectors.metrics.words import count
 from connectors.systems import sink_class
 
 from .cli_systems import json_object
-from .erasure import Erasure, Report, count_same, staged
+from .erasure import Erasure, Report, count_same, is_number, staged
 
 COMMAND: Final = "connectors erase"
 _PAGE: Final = 1000
+_DIGITS: Final = 38
+"""DynamoDB refuses numbers of more digits."""
 _CHANGED: Final = "another writer has changed meanwhile. Call this again"
 
 
@@ -164,7 +166,7 @@ def _decoded(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, bytes]:
 def _dynamodb(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
     table, names, values, conditions = sink.values["table"], {}, {}, []
     for number, (name, text) in enumerate(erasure.key.items()):
-        kinds = {"S": text, **({"N": text} if _is_number(text) else {})}
+        kinds = {"S": text, **({"N": text} if is_number(text) and len(text) <= _DIGITS else {})}
         if text in ("true", "false"):
             kinds["BOOL"] = text == "true"  # type: ignore[assignment]
         names[f"#c{number}"] = name
@@ -192,10 +194,6 @@ def _dynamodb(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
 
         location = sink.values["stagingLocation"]
         yield from staged(erasure, storage_of(location, sink.values["storageOptions"]), location)
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"[+-]?\d{1,38}(\.\d{1,37})?", text) is not None
 
 
 def _cassandra(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:

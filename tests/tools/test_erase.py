@@ -21,7 +21,7 @@ from connectors.storage.local import LocalStorage
 from connectors.testing.source_suite import SourceQuery
 from connectors_tools import erasure_places
 from connectors_tools.cli import main
-from connectors_tools.erasure import Erasure
+from connectors_tools.erasure import Erasure, is_same
 from connectors_tools.erasure_places import place_of
 from tests.core.epochs.queries import to_the_end, values
 from tests.systems.reference_contexts import QueueContext
@@ -109,6 +109,44 @@ def test_all_columns_of_the_key_must_have_their_values_in_one_object(tmp_path: P
     done = CliRunner().invoke(main, ["erase", "--key", "a=42", "--key", "b=x", "--in", f"letters:{tmp_path}", "--yes"])
     assert "found 2, erased 2" in done.output
     assert [json.loads(record) for record in records(tmp_path)] == [rows[1], rows[3], rows[4]]
+
+
+QUOTE = f'he wrote "user": "{MARKER}", and left'
+
+
+@pytest.mark.parametrize(("record", "verdict"), [
+    (json.dumps({"user": "Anna", "note": QUOTE}).encode(), False),  # the text of another person names this one
+    (json.dumps({"user": "Anna", "note": f"[x] {QUOTE}"}).encode(), False),
+    (b"\x0a\x0cZyxomma-7319B\x04Bern", None),  # Protobuf: the tag of field 8 is a letter
+    (f'"{MARKER}"'.encode(), None),
+    pytest.param(b"[" * 800 + b"]" * 800, None, id="deep"),
+    (b'{"id": 1, "tags": "[urgent] call"}', False),
+])  # fmt: skip
+def test_a_record_is_judged_by_its_fields(record: bytes, verdict: bool | None) -> None:
+    assert Erasure({"user": MARKER}).judge(record) is verdict
+    assert Erasure({"user": MARKER}).judge({"value": record}) is verdict
+
+
+def test_the_key_of_a_tombstone_is_no_silent_rest() -> None:
+    assert Erasure({"id": "42"}).judge(b"42") is None
+    assert Erasure({"id": "42"}).judge(b"43") is False
+
+
+def test_fields_of_two_damaged_objects_are_no_person() -> None:
+    erasure = Erasure({"a": "42", "b": "x"})
+    assert erasure.judge(b'{"a":42,"b":"y"}\n{"a":41,"b":"x"}') is None
+    assert erasure.judge(b'{"a":42,"b":"x"}\n{"a":41,"b":"y"}') is True
+
+
+def test_a_map_whose_keys_are_structs_is_judged() -> None:
+    assert Erasure({"user": MARKER}).judge([({"k": 1}, {"user": MARKER})]) is True
+    assert Erasure({"user": MARKER}).judge([({"k": 1}, "x")]) is False
+
+
+@pytest.mark.parametrize("text", ["4_2", "4.2e1", " 42", "042", "+42", "\u0664\u0662"])
+def test_a_text_that_is_no_plain_number_is_no_number(text: str) -> None:
+    assert is_same(text, text)
+    assert not is_same(42, text)
 
 
 def acknowledged_log(folder: Path, epochs: int = 2) -> EpochLog:
