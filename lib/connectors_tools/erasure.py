@@ -159,7 +159,7 @@ def _any(verdicts: Iterable[bool | None]) -> bool | None:
 
 
 def count_same(erasure: Erasure, rows: Sequence[Sequence[Any]]) -> int:
-    """The number of ``rows``, each the values of the key's columns and how many rows have them.
+    """The number of ``rows``, each the values of the key's columns.
 
     Raises :class:`StateError` for values that the system takes for equal, and that are not as the user has written them.
     """
@@ -169,7 +169,7 @@ def count_same(erasure: Erasure, rows: Sequence[Sequence[Any]]) -> int:
                 f"the system takes other values of {', '.join(erasure.key)} for equal too, and nothing was erased",
                 way_out="write each value as it is stored, of the type of its column",
             )
-    return sum(row[-1] for row in rows)
+    return len(rows)
 
 
 def letters(erasure: Erasure, storage: Storage, location: str) -> Iterator[Report]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
 from connectors.storage.local import LocalStorage
+from connectors.systems.jdbc.connection import Connection
 from connectors.testing.source_suite import SourceQuery
 from connectors_tools import erasure_places
 from connectors_tools.cli import main
@@ -363,3 +365,36 @@ def system(tmp_path: Path) -> Any:
         yield context
         for planner in context.planners:
             planner.close()
+
+
+def sqlite(folder: Path, names: list[str]) -> tuple[sqlite3.Connection, str]:
+    """A table with ``names`` whose collation knows no case, and the place."""
+    connection = sqlite3.connect(folder / "people.db")
+    connection.execute("CREATE TABLE people (name text COLLATE NOCASE)")
+    connection.executemany("INSERT INTO people VALUES (?)", [(name,) for name in names])
+    connection.commit()
+    return connection, f"jdbc:{json.dumps({'url': f'sqlite:{folder}/people.db', 'dbtable': 'people'})}"
+
+
+def test_a_collation_makes_no_person_of_two(tmp_path: Path) -> None:
+    connection, place = sqlite(tmp_path, ["anna", "Anna", "Bo"])
+    (report,) = erase(place, key="name=anna", code=1)
+    assert "takes other values of name for equal too" in report["left"][0]
+    assert connection.execute("SELECT count(*) FROM people").fetchone() == (3,)
+    assert counts(erase(place, key="name=Bo")) == [(1, 1)]
+    connection.close()
+
+
+def test_rows_that_nobody_has_compared_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer adds Anna between the look at the rows and their deletion."""
+    connection, place = sqlite(tmp_path, ["anna", "Anna"])
+    rows = Connection.rows
+
+    def early(self: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        return rows(self, sql, *values)[: 1 if "WHERE" in sql and "people" in sql else None]
+
+    monkeypatch.setattr(Connection, "rows", early)
+    (report,) = erase(place, key="name=anna", code=1)
+    assert "another writer has changed rows" in report["left"][0]
+    assert connection.execute("SELECT count(*) FROM people").fetchone() == (2,)
+    connection.close()

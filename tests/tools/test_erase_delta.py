@@ -153,3 +153,17 @@ def test_a_query_goes_on_that_appends_to_the_table_meanwhile(plain_files: Any, t
     ids = [row["id"] for row in delta(tmp_path / "t").to_pylist() if row["id"] >= 1000]
     assert sorted(ids) == [1000 + number for number in range(1, 21) if number % 5]
     assert files_with(tmp_path / "t") == []
+
+
+@pytest.mark.spark
+def test_a_collation_makes_no_person_of_two(spark: Any, tmp_path: Path) -> None:
+    """Databricks has collations in Delta tables; elsewhere Delta has them without its check."""
+    spark.conf.set("spark.databricks.delta.schema.typeCheck.enabled", "false")
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}` (id int, user string COLLATE UTF8_LCASE) USING delta")
+    spark.sql(f"INSERT INTO delta.`{tmp_path}` VALUES (1, 'anna'), (2, 'Anna'), (3, 'Bo')")
+    (report,) = erase(f"delta:{tmp_path}", key="user=anna", code=1)
+    assert "takes other values of user for equal too" in report["left"][0]
+    assert users(spark, tmp_path) == ["Anna", "Bo", "anna"]
+    spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id = 2")
+    assert counts(erase(f"delta:{tmp_path}", key="user=anna", code=1)) == [(1, 1)]
+    assert users(spark, tmp_path) == ["Bo"]
