@@ -45,6 +45,9 @@ def erase(
     except ValueError as wrong:
         raise click.UsageError(f"--retention must be a duration such as 7 days; {wrong}") from None
     opened = [place_of(place) for place in places]
+    names = [text.partition("=")[0] for text in keys]
+    if len(set(names)) < len(names):
+        raise click.UsageError("--key must name each column once; erase one person after the other")
     key, storage = pairs("--key", keys), json_object("--storage-options", storage_options)
     if dry_run or not yes:
         found = [report for place in opened for report in place(Erasure(key, kept, storage, dry_run=True))]

@@ -398,3 +398,12 @@ def test_rows_that_nobody_has_compared_stay(tmp_path: Path, monkeypatch: pytest.
     assert "another writer has changed rows" in report["left"][0]
     assert connection.execute("SELECT count(*) FROM people").fetchone() == (2,)
     connection.close()
+
+
+def test_a_column_has_one_value(tmp_path: Path) -> None:
+    """Of two the last one would count, and the other person's rows would stay without a word."""
+    put(tmp_path, records=[OWN, OTHER])
+    keys = ["--key", f"user={MARKER}", "--key", "user=Anna"]
+    done = CliRunner().invoke(main, ["erase", *keys, "--in", f"letters:{tmp_path}", "--yes"])
+    assert (done.exit_code, len(records(tmp_path))) == (2, 2)
+    assert "name each column once" in done.output
