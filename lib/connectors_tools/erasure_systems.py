@@ -77,8 +77,10 @@ def _elasticsearch(erasure: Erasure, sink: Any, report: Report) -> Iterator[Repo
     query = {"size": _PAGE, "query": {"bool": {"filter": phrases}}, "seq_no_primary_term": True}
     client.ask("POST", f"/{quote(index)}/_refresh")
     page, report.found = client.ask("POST", f"/{quote(index)}/_search?scroll=5m", query), 0
+    unknown = 0
     while hits := page["hits"]["hits"]:
-        own = [hit for hit in hits if "_source" not in hit or erasure.has(hit["_source"])]  # phrases find longer texts, too
+        own = [hit for hit in hits if erasure.has(hit.get("_source") or {})]  # phrases find longer texts, too
+        unknown += sum(not erasure.key.keys() <= (hit.get("_source") or {}).keys() for hit in hits)
         report.found += len(own)
         if own and not erasure.dry_run:
             actions = [
@@ -95,6 +97,11 @@ def _elasticsearch(erasure: Erasure, sink: Any, report: Report) -> Iterator[Repo
     client.close()
     if not erasure.dry_run and report.erased < report.found:
         report.left.append(f"{count(report.found - report.erased, 'document')} that {_CHANGED}")
+    if unknown:
+        report.left.append(
+            f"{count(unknown, 'document')} that may be of others: the columns are inside of objects, or the index does not "
+            "keep them in _source. Look at them, and delete them by their ids"
+        )
     yield report
 
 

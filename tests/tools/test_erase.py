@@ -407,3 +407,45 @@ def test_a_column_has_one_value(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["erase", *keys, "--in", f"letters:{tmp_path}", "--yes"])
     assert (done.exit_code, len(records(tmp_path))) == (2, 2)
     assert "name each column once" in done.output
+
+
+class _Index:
+    """A client of an index in which two documents have words like the value. It keeps what was deleted."""
+
+    sources: tuple[dict[str, Any], ...]
+    deleted: list[str]
+
+    def __init__(self, *_: Any) -> None:
+        self.json = self
+        self.pages = [[
+            {"_index": "i", "_id": str(number), "_seq_no": 1, "_primary_term": 1, **source}
+            for number, source in enumerate(self.sources)
+        ], []]  # fmt: skip
+
+    def ask(self, _: str, path: str, __: Any = None) -> Any:
+        return {} if path.endswith("_refresh") else {"_scroll_id": "s", "hits": {"hits": self.pages.pop(0)}}
+
+    def dumps(self, value: Any) -> bytes:
+        self.deleted.append(value["delete"]["_id"])
+        return b""
+
+    def request(self, *_: Any) -> bytes:
+        return b""
+
+    def loads(self, _: bytes) -> Any:
+        return {"items": [{"delete": {"status": 200}} for _ in self.deleted]}
+
+    def close(self) -> None:
+        """It has nothing open."""
+
+
+@pytest.mark.parametrize("rest", [{}, {"_source": {"city": "Bern"}}, {"_source": {"city": {"user": MARKER}}}])
+def test_documents_that_nobody_can_compare_are_left_and_named(
+    monkeypatch: pytest.MonkeyPatch, rest: dict[str, Any]
+) -> None:
+    _Index.sources, _Index.deleted = ({"_source": {"user": MARKER}}, {"_source": {"user": f"{MARKER} sen"}}, rest), []
+    monkeypatch.setattr("connectors.systems.elasticsearch.client.SearchClient", _Index)
+    options = json.dumps({"hosts": "http://127.0.0.1:1", "index": "people"})
+    (report,) = erase(f"elasticsearch:{options}", code=1)
+    assert (report["found"], report["erased"], _Index.deleted) == (1, 1, ["0"])
+    assert "1 document that may be of others" in report["left"][0]
