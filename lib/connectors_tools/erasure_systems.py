@@ -131,7 +131,8 @@ def _redis(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
         keys = client.client.scan_iter(pattern, _PAGE, _KINDS[command]) if command in _KINDS else ()
         for key in keys:
             for content, delete in list(_redis_rows(client, sink.values, key)):
-                if not (erasure.has(content) if isinstance(content, dict) else erasure.judge(content)):
+                is_own = erasure.has(content) if isinstance(content, dict) else erasure.judge(content)
+                if not is_own or not _is_key_of(sink.values["key"], key, content):
                     continue
                 report.found += 1
                 if not delete:
@@ -144,6 +145,29 @@ def _redis(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
     if stages:
         report.left.append(f"{count(stages, 'staged attempt')}, which the next batch or stagingRetention ends. Call this again")
     yield report
+
+
+def _is_key_of(template: str, key: bytes, content: Mapping[str, Any] | bytes) -> bool:
+    """False for a key that the sink has not given to the row: the pattern also finds keys of other applications."""
+    if isinstance(content, bytes):
+        try:
+            row = json.loads(content)
+        except ValueError:
+            return False
+    else:
+        row = content
+    pattern = b""
+    for literal, name, _, _ in Formatter().parse(template):
+        pattern += re.escape(literal.encode())
+        if name is None:
+            continue
+        if not isinstance(row, Mapping) or name not in row:
+            return False
+        value = row[name]
+        if isinstance(value, (str, int)) and not isinstance(value, bool):
+            value = str(value).encode()
+        pattern += re.escape(value) if isinstance(value, bytes) else b".*"  # JSON writes others otherwise than the key has them
+    return re.fullmatch(pattern, key, re.DOTALL) is not None
 
 
 def _redis_rows(client: Any, values: Mapping[str, Any], key: bytes) -> Iterator[tuple[Any, tuple[Any, ...]]]:

@@ -109,6 +109,19 @@ def test_what_a_command_of_redis_has_written_goes(tmp_path: Path, command: str, 
         assert "Anna" not in _content(target)
 
 
+@pytest.mark.parametrize("command", ["hset", "set"])
+def test_keys_of_other_applications_stay(tmp_path: Path, command: str) -> None:
+    with open_context(_Target, tmp_path / "target") as target:
+        typed = {**target.options(), "key": f"{target.prefix}:{{id}}", "command": command}
+        write(RedisSink.of(typed), pa.RecordBatch.from_pylist([{"id": 1, "user": MARKER, "big": 2.5}]))
+        for name, row in (("1:cart", {"user": MARKER}), ("7", {"user": MARKER}), ("1:x", {"user": MARKER, "id": 1})):
+            key = f"{target.prefix}:{name}"
+            target.client.hset(key, mapping=row) if command == "hset" else target.client.set(key, json.dumps(row))
+        assert counts(erase(f"redis:{json.dumps(typed)}", key=f"user={MARKER}")) == [(1, 1)]
+        left = {key.decode().removeprefix(f"{target.prefix}:") for key in target.client.scan_iter(f"{target.prefix}:*")}
+        assert left == {"1:cart", "7", "1:x"}
+
+
 class _Target(RedisTarget):
     def rows(self) -> list[dict[str, Any]]:
         return []
