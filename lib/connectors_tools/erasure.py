@@ -66,6 +66,12 @@ class Erasure:
         """True for a row of the person."""
         return all(name in row and is_same(row[name], text) for name, text in self.key.items())
 
+    def without_values(self, text: str) -> str:
+        """An error's text for the report, which may be kept longer than the rows: some systems repeat the values in it."""
+        for value in filter(None, self.key.values()):
+            text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)
+        return text
+
     def judge(self, value: Any) -> bool | None:
         """True if ``value`` is a row of the person, or has one at any depth; ``None`` for bytes that nobody can judge.
 

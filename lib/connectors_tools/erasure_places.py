@@ -71,7 +71,8 @@ def _guarded(report: Callable[[], Report], erase: Place) -> Place:
             if not isinstance(error, (ConnectorError, OSError, *errors_of_spark())):
                 raise
             failed = report()
-            failed.found, failed.left = None, [f"{message_in(str(error)).strip()} Mend that, and call this again"]
+            text = erasure.without_values(message_in(str(error)).strip())
+            failed.found, failed.left = None, [f"{text} Mend that, and call this again"]
             yield failed
 
     return run

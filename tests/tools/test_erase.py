@@ -18,6 +18,7 @@ from connectors.core.epoch_rows import recorded_files
 from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
+from connectors.ground.errors import StateError
 from connectors.storage.local import LocalStorage
 from connectors.systems.jdbc.connection import Connection
 from connectors.testing.source_suite import SourceQuery
@@ -449,3 +450,17 @@ def test_documents_that_nobody_can_compare_are_left_and_named(
     (report,) = erase(f"elasticsearch:{options}", code=1)
     assert (report["found"], report["erased"], _Index.deleted) == (1, 1, ["0"])
     assert "1 document that may be of others" in report["left"][0]
+
+
+def test_a_report_has_no_value_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL repeats a value that is not of the type of its column."""
+
+    def refuse(*_: Any) -> Any:
+        raise StateError(f'invalid input syntax for type bigint: "{MARKER}"', way_out="none")
+
+    connection, place = sqlite(tmp_path, ["anna"])
+    monkeypatch.setattr(Connection, "rows", refuse)
+    (report,) = erase(place, key=f"name={MARKER}", code=1)
+    assert MARKER not in json.dumps(report)
+    assert 'type bigint: "…"' in report["left"][0]
+    connection.close()
