@@ -165,7 +165,7 @@ def _any(verdicts: Iterable[bool | None]) -> bool | None:
 
 
 def count_same(erasure: Erasure, rows: Sequence[Sequence[Any]]) -> int:
-    """The number of ``rows``, each the values of the key's columns.
+    """The number of ``rows``, each the values of the key's columns, and last how many have them.
 
     Raises :class:`StateError` for values that the system takes for equal, and that are not as the user has written them.
     """
@@ -175,7 +175,7 @@ def count_same(erasure: Erasure, rows: Sequence[Sequence[Any]]) -> int:
                 f"the system takes other values of {', '.join(erasure.key)} for equal too, and nothing was erased",
                 way_out="write each value as it is stored, of the type of its column",
             )
-    return len(rows)
+    return sum(row[-1] for row in rows)
 
 
 def letters(erasure: Erasure, storage: Storage, location: str) -> Iterator[Report]:

@@ -86,14 +86,18 @@ class _DeltaTable:
 
     def _same_bytes(self) -> str:
         """The condition that no collation of a text takes another one for equal."""
-        texts = [number for number, name in enumerate(self.columns) if self.schema[name].dataType.typeName() == "string"]
-        pairs = ((f"old.{quoted(self.columns[number])}", f"new.k{number}") for number in texts)
-        return "".join(f" AND CAST({old} AS BINARY) = CAST({new} AS BINARY)" for old, new in pairs)
+        names = [(f"old.{quoted(name)}", f"new.k{n}") for n, name in enumerate(self.columns) if self._is_text(name)]
+        return "".join(f" AND CAST({old} AS BINARY) = CAST({new} AS BINARY)" for old, new in names)
+
+    def _is_text(self, name: str) -> bool:
+        return self.schema[name].dataType.typeName() == "string"
 
     def _select(self, condition: str) -> list[tuple[Any, ...]]:
-        names = ", ".join(f"old.{quoted(name)}" for name in self.columns)
-        # Row by row: a collation that takes Anna for anna has one group for both.
-        sql = f"SELECT {names} FROM {self.name} AS old JOIN {_VIEW} AS new ON {condition}"
+        names = [f"old.{quoted(name)}" for name in self.columns]
+        # A collation that takes Anna for anna has one group for both, unless their bytes are in it.
+        texts = [f"CAST({name} AS BINARY)" for name, old in zip(names, self.columns, strict=True) if self._is_text(old)]
+        columns = ", ".join([*names, *texts])
+        sql = f"SELECT {columns}, count(*) FROM {self.name} AS old JOIN {_VIEW} AS new ON {condition} GROUP BY ALL"
         return [tuple(row) for row in self.spark.sql(sql).collect()]
 
     def _delete(self, details: Mapping[str, Any]) -> None:

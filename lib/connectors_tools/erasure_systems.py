@@ -48,7 +48,7 @@ def _jdbc(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
         where, values = f"FROM {dialect.table(table)} WHERE {' AND '.join(equal)}", list(erasure.key.values())
         with connection.transaction():
             # Row by row: a collation that takes Anna for anna has one group for both.
-            report.found = count_same(erasure, connection.rows(f"SELECT {names} {where}", values))
+            report.found = count_same(erasure, connection.rows(f"SELECT {names}, 1 {where}", values))
             if report.found and not erasure.dry_run:
                 erased = connection.execute(f"DELETE {where}", values)
                 if erased not in (report.found, -1):  # nobody has compared what came in between; -1: the driver does not say
