@@ -9,7 +9,7 @@
 PYTHON ?= python3
 JOB ?= quickstart
 ARGS ?=
-KILLS ?= 200
+KILLS ?= 20
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -41,7 +41,7 @@ def erase(
     from .erasure_places import place_of
 
     try:
-        kept = None if retention is None else duration(retention)
+        seconds = None if retention is None else duration(retention)
     except ValueError as wrong:
         raise click.UsageError(f"--retention must be a duration such as 7 days; {wrong}") from None
     opened = [place_of(place) for place in places]
@@ -50,15 +50,15 @@ def erase(
         raise click.UsageError("--key must name each column once; erase one person after the other")
     key, storage = pairs("--key", keys), json_object("--storage-options", storage_options)
     if dry_run or not yes:
-        found = [report for place in opened for report in place(Erasure(key, kept, storage, dry_run=True))]
+        reports = [report for place in opened for report in place(Erasure(key, seconds, storage, dry_run=True))]
         if dry_run and as_json:
-            echo_json(found)
+            echo_json(reports)
         else:
-            click.echo("\n".join(line for report in found for line in _lines(report)), err=as_json)
+            click.echo("\n".join(line for report in reports for line in _lines(report)), err=as_json)
         if dry_run:
             return
         click.confirm("Erase them for good?", abort=True, err=as_json)
-    reports = [report for place in opened for report in place(Erasure(key, kept, storage))]
+    reports = [report for place in opened for report in place(Erasure(key, seconds, storage))]
     if as_json:
         echo_json(reports)
     else:
@@ -68,6 +68,6 @@ def erase(
 
 
 def _lines(report: Report) -> Iterator[str]:
-    found = "unknown" if report.found is None else f"{report.found:,}"
-    yield f"{report.place}  found {found}, erased {report.erased:,}"
+    number = "unknown" if report.found is None else f"{report.found:,}"
+    yield f"{report.place}  found {number}, erased {report.erased:,}"
     yield from (f"    left: {reason}" for reason in report.left)

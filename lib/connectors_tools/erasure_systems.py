@@ -241,18 +241,18 @@ def _cassandra(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
         # A collection that is not frozen has a time of writing for each of its elements.
         simple = (c.name for c in table.columns if c.kind == "regular" and not c.type.startswith(("list", "set", "map")))
         times = [] if table.has_counters else list(simple)
-        wanted = [*table.key, *(name for name in erasure.key if name not in table.key)]
-        selected = [*map(quoted, wanted), *(f"writetime({quoted(name)}) AS t{number}" for number, name in enumerate(times))]
+        columns = [*table.key, *(name for name in erasure.key if name not in table.key)]
+        expressions = [*map(quoted, columns), *(f"writetime({quoted(name)}) AS t{number}" for number, name in enumerate(times))]
         where = " AND ".join(f"{quoted(name)} = fromJson(?)" for name in erasure.key)
         texts = [json.dumps(text) for text in erasure.key.values()]
-        select = f"SELECT {', '.join(selected)} FROM {table.full_name} WHERE {where} ALLOW FILTERING"
+        select = f"SELECT {', '.join(expressions)} FROM {table.full_name} WHERE {where} ALLOW FILTERING"
         rows = client.rows(select, *texts)
         report.found = len(rows)
         using = "" if table.has_counters else " USING TIMESTAMP ?"
         keys = " AND ".join(f"{quoted(name)} = ?" for name in table.key)
         for row in () if erasure.dry_run else rows:
-            written = [time for number in range(len(times)) if (time := row[f"t{number}"]) is not None]
-            time = max(written, default=int(machine.time() * 1e6))
+            writetimes = [time for number in range(len(times)) if (time := row[f"t{number}"]) is not None]
+            time = max(writetimes, default=int(machine.time() * 1e6))
             values = [*([time] if using else ()), *(row[name] for name in table.key)]
             client.rows(f"DELETE FROM {table.full_name}{using} WHERE {keys}", *values)
         if not erasure.dry_run:

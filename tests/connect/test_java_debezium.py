@@ -77,6 +77,7 @@ def test_snapshot_changes_acknowledgement_and_a_killed_jvm(shop: Shop) -> None:
         assert operations(poll(host, 1)) == [("d", 900)]
 
 
+@pytest.mark.soak
 def test_the_database_keeps_what_is_polled_and_not_committed(shop: Shop) -> None:
     """Debezium acknowledges what the runtime says is committed: a run that dies later must find all behind that."""
     with started(shop.config(), DEBEZIUM) as host:
@@ -271,6 +272,7 @@ def test_what_a_user_sets_wins_over_defaults_that_lose_nothing() -> None:
     assert with_defaults(other) == other
 
 
+@pytest.mark.soak
 def test_debezium_that_starts_itself_again_inside_a_transaction_gives_each_row_once(shop: Shop) -> None:
     """Its connection is ended while it gives the rows of a COPY; what it has polled then comes again."""
     config = shop.config(max__batch__size="50", max__queue__size="100", retriable__restart__connector__wait__ms="100")

@@ -355,6 +355,7 @@ def test_a_sinks_row_that_a_transform_drops_is_no_record(jvm: Jvm, tmp_path: Pat
         assert ends == {("t", 1): 3 if negate == "false" else 2}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_an_exception_is_not_taken_for_one_of_sparks_own_jvm(spark: Any, jvm: Jvm) -> None:
     """PySpark looks for exceptions of all JVMs in its own one, where the id of this one may be that of another object."""

@@ -30,6 +30,7 @@ def test_a_task_that_fails_starts_again_beside_one_that_never_rests(monkeypatch:
             assert time.monotonic() < until, host.statuses()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("source", "ends"), [(TRICKLE, True), (BACKLOG, False)])
 def test_a_source_that_trickles_has_caught_up_and_one_with_a_backlog_has_not(
     monkeypatch: pytest.MonkeyPatch, source: str, ends: bool

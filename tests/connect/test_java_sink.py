@@ -191,6 +191,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_done", [True, False])
 def test_task_and_connector_are_stopped_when_their_worker_is_killed_unless_a_batch_is_under_way(
     tmp_path: Path, plugins: Path, is_done: bool

@@ -220,6 +220,7 @@ def test_a_slot_that_has_gone_ahead_is_told_with_both_positions(
     assert "begin with a new snapshot" in str(lost.value)
 
 
+@pytest.mark.soak
 def test_a_slot_that_goes_ahead_under_a_reader_that_dies_is_told_by_its_next_start(shop: Shop, copy: Copy) -> None:
     with started(shop.config(), DEBEZIUM, **copy.state()) as host:
         shop.sql("INSERT INTO orders (id, name) VALUES (501, 'seen')")
@@ -231,6 +232,7 @@ def test_a_slot_that_goes_ahead_under_a_reader_that_dies_is_told_by_its_next_sta
             poll(host, 1)
 
 
+@pytest.mark.soak
 def test_when_needed_takes_a_snapshot_instead(shop: Shop, copy: Copy) -> None:
     shop.sql("DELETE FROM orders WHERE id = 3", ADVANCE.format(shop.name))
     with started(shop.config(snapshot__mode="when_needed"), DEBEZIUM, **copy.state()) as host:
@@ -241,6 +243,7 @@ def test_when_needed_takes_a_snapshot_instead(shop: Shop, copy: Copy) -> None:
         assert copy.rows == rows(shop)
 
 
+@pytest.mark.soak
 def test_a_later_snapshot_of_a_part_of_the_rows_is_no_beginning(shop: Shop) -> None:
     config = shop.config(snapshot__mode="always", snapshot__select__statement__overrides="public.orders")
     copy, part = Copy(), "SELECT * FROM orders WHERE id % 2 = 0"
@@ -252,6 +255,7 @@ def test_a_later_snapshot_of_a_part_of_the_rows_is_no_beginning(shop: Shop) -> N
     assert (copy.snapshots, copy.rows) == (0, rows(shop))
 
 
+@pytest.mark.soak
 def test_a_later_snapshot_keeps_the_slot_while_an_incremental_one_is_under_way(shop: Shop, copy: Copy) -> None:
     ((partition, offset),) = copy.offsets.items()
     copy.offsets[partition] = {**offset, "snapshot": "INCREMENTAL", "snapshot_completed": False}
@@ -261,6 +265,7 @@ def test_a_later_snapshot_keeps_the_slot_while_an_incremental_one_is_under_way(s
         assert (copy.rows, confirmed(shop)) == (rows(shop), before)
 
 
+@pytest.mark.soak
 def test_another_database_and_one_that_was_set_back_are_told(shop: Shop, copy: Copy) -> None:
     ((partition, group),) = copy.groups.items()
     other = {partition: {**group, "system": "7"}}

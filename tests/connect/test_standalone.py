@@ -132,6 +132,7 @@ def produce(server: KafkaServer, topic: str, value: str) -> None:
     assert producer.flush(60) == 0
 
 
+@pytest.mark.soak
 @pytest.mark.server
 @pytest.mark.spark
 def test_con_18_the_file_pair_of_the_guide_runs_from_its_files(tmp_path: Path) -> None:

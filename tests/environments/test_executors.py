@@ -130,6 +130,7 @@ def test_an_executor_killed_in_mid_batch_loses_and_doubles_nothing(
     case.expect_every_row_once()
 
 
+@pytest.mark.soak
 @pytest.mark.essential
 @pytest.mark.parametrize("copy", SOURCES, indirect=True)
 def test_an_executor_killed_while_it_reads_loses_and_doubles_nothing(environment: Environment, copy: CopyCase) -> None:
@@ -187,6 +188,7 @@ def test_the_case_sees_a_sink_that_writes_again(environment: Environment, case: 
         case.expect_every_row_once()
 
 
+@pytest.mark.soak
 @pytest.mark.essential
 @pytest.mark.parametrize("case", [pytest.param((BufferedContext, "foreach_batch"), id="buffered")], indirect=True)
 def test_executors_lost_between_staging_and_commit_do_not_matter(environment: Environment, case: TargetCase) -> None:

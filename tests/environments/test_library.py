@@ -93,6 +93,7 @@ def test_a_server_without_the_library_is_one(environment: Environment) -> None:
     stranger.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.essential
 @pytest.mark.environments("connect")
 def test_a_quality_split_works_on_a_server_without_the_library(environment: Environment, tmp_path: Path) -> None:

@@ -96,8 +96,9 @@ def test_sessions_with_one_server_do_not_depend_on_each_other(environment: Envir
     assert environment.spark.read.format("connectors.sequence").option("end", 4).load().count() == 4
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("carrier", ["foreach_batch", pytest.param("format", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("carrier", ["foreach_batch", "format"])
 def test_a_worker_that_outlives_its_driver_writes_nothing_that_counts(tmp_path: Path, carrier: str) -> None:
     target = BufferedContext(tmp_path / "target")
     target.folder.mkdir()

@@ -36,6 +36,7 @@ def status(name: str) -> list[str]:
     return [lines[first], *(line for line in lines[first + 1 : first + 3] if line.startswith("    "))]
 
 
+@pytest.mark.soak
 def test_queries_that_run_end_and_fail_are_known_to_other_processes(spark: Any, tmp_path: Path) -> None:
     log = query_log(spark)
     assert query_log(spark) is log

@@ -108,6 +108,7 @@ def test_asynchronous_calls_are_counted_with_their_retries_and_failures(session:
     assert detail[detail["counter"] == "latency_p95"]["value"].tolist() > [0.0]
 
 
+@pytest.mark.soak
 def test_a_folder_that_cannot_be_written_does_not_disturb_a_query(
     session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +223,7 @@ def test_totals_are_exact_after_kills(tmp_path: Path, names: list[str]) -> None:
         assert rows == expected, f"{name}: {rows}; {kills.report}"
 
 
+@pytest.mark.soak
 @pytest.mark.environments("local", "connect")
 def test_a_batch_that_hangs_is_told_while_it_does_and_a_quiet_source_only_by_a_rule_for_that(
     environment: Any, tmp_path: Path

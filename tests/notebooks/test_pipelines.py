@@ -143,6 +143,7 @@ def test_a_new_bundle_has_a_name_of_letters_and_one_that_is_there_is_told_what_i
     assert not (own / "databricks.yml").exists()
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_pipeline_in_a_bundle_of_ones_own_runs_as_it_is_written(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +319,7 @@ def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path:
         assert [(row["id"], row["cents"]) for row in rows] == own.rows(name)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("target", list(map(mark, TARGETS)))
 def test_rows_are_in_a_target_of_ones_own_once_and_its_gate_sees_each_harm(

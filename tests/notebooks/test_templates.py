@@ -85,6 +85,7 @@ def ids(folder: Path) -> list[int]:
     return sorted(value for file in files for value in pq.ParquetFile(file).read(["id"])["id"].to_pylist())
 
 
+@pytest.mark.soak
 def test_files_that_were_read_may_go_and_new_ones_are_delivered_once(spark: Any, tmp_path: Path) -> None:
     incoming, outgoing = tmp_path / "in", tmp_path / "out"
     pipeline = Copy("files", tmp_path, "weather")

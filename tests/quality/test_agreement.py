@@ -176,6 +176,7 @@ def zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[ZoneIn
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
 
 
+@pytest.mark.soak
 @settings(max_examples=4, deadline=None, database=None, phases=PHASES, suppress_health_check=list(HealthCheck))
 @given(rows=ROWS, cases=CASES)
 def test_predicate_expectation_and_python_agree(

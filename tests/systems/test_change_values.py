@@ -84,6 +84,7 @@ def test_a_numeric_without_precision_is_a_number_and_one_that_does_not_fit_is_an
             changes(spark, database.upsert(id=1, free=free_decimal(unscaled, scale))).frame.collect()
 
 
+@pytest.mark.soak
 def test_decimals_of_38_digits_keep_both_ends(spark: Any) -> None:
     database = Database()
     kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True}
@@ -93,6 +94,7 @@ def test_decimals_of_38_digits_keep_both_ends(spark: Any) -> None:
     assert [row["wide"] for row in changes(spark, *rows).frame.orderBy("id").collect()] == [Decimal(end) for end in ends]
 
 
+@pytest.mark.soak
 def test_a_decimal_that_no_column_holds_is_an_error_that_names_it(spark: Any) -> None:
     database = Database()
     kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True}
@@ -125,6 +127,7 @@ ARRAYS = {
 """By column: its type in PostgreSQL, a value, and that value in Spark as text."""
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_the_elements_of_arrays_are_values_of_their_types(spark: Any, tmp_path: Path) -> None:
     shop = Shop(required(PostgresServer), tmp_path)
@@ -197,6 +200,7 @@ def test_a_column_becomes_wider_for_all_rows_of_a_batch_and_the_table(spark: Any
         changes(spark, database.upsert(id=2, amount=10.75), amount="bigint").frame.collect()
 
 
+@pytest.mark.soak
 def test_plain_json_needs_the_columns_and_what_does_not_fit_them_is_an_error(spark: Any) -> None:
     database = Database(schemas=False)
     with pytest.raises(Misconfigured, match=r"schema .*the values carry no schema"):
@@ -209,6 +213,7 @@ def test_plain_json_needs_the_columns_and_what_does_not_fit_them_is_an_error(spa
         changes(spark, database.upsert(id=1, amount=10.756), plain="id INT, amount DECIMAL(10,2)").frame.collect()
 
 
+@pytest.mark.soak
 def test_elements_of_arrays_in_plain_json_are_not_altered_either(spark: Any) -> None:
     database = Database(schemas=False)
     good = database.upsert(id=1, prices=[1.5, None], times=[["2024-10-04T12:00:00.5Z"]], names=["a", None])
@@ -302,6 +307,7 @@ def test_columns_of_the_table_that_begin_like_debeziums_own_are_kept(spark: Any)
     assert found.frame.select("__ver").collect()[0][0] == 3
 
 
+@pytest.mark.soak
 def test_the_default_of_a_new_column_is_read_as_its_values_are(spark: Any) -> None:
     database = Database()
     old = database.upsert(id=1, name="a")
@@ -352,6 +358,7 @@ FILLS: dict[str, tuple[dict[str, Any], Any, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", FILLS)
 def test_a_default_that_postgresql_does_not_tell_is_asked_for(spark: Any, name: str) -> None:
     field, value, text = FILLS[name]
@@ -367,6 +374,7 @@ def test_a_default_that_postgresql_does_not_tell_is_asked_for(spark: Any, name: 
         connect.merge("/a", fill={"*": 1})
 
 
+@pytest.mark.soak
 def test_times_and_numbers_are_filled_in_as_spark_writes_them(spark: Any) -> None:
     database = Database()
     old = database.upsert(id=1, name="a")
@@ -379,6 +387,7 @@ def test_times_and_numbers_are_filled_in_as_spark_writes_them(spark: Any) -> Non
     assert texts(frame, "at", "day", "price") == [("2024-10-04 12:00:00.5", "2024-10-04", "12.50")]
 
 
+@pytest.mark.soak
 def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
     from pyspark.sql.types import DataType
 
@@ -410,6 +419,7 @@ def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
             amount(f"amount {kinds[0]}", value, kind, kinds[2])
 
 
+@pytest.mark.soak
 def test_a_time_in_json_without_a_schema_is_text(spark: Any) -> None:
     columns = "id INT, at TIMESTAMP, day DATE"
     database = Database(schemas=False)

@@ -63,6 +63,7 @@ def test_an_older_checkpoint_is_refused(spark: Any, target: DeltaContext, tmp_pa
     same_records([target.row(number) for number in range(1, 31)], target.rows())
 
 
+@pytest.mark.soak
 def test_a_lost_table_stops_until_the_user_says_what_was_written(
     spark: Any, target: DeltaContext, tmp_path: Path
 ) -> None:
@@ -110,7 +111,8 @@ def rows_of(spark: Any, sink: type[Sink]) -> Any:
     return spark.createDataFrame(rows, "table string, schema string, row string")
 
 
-@pytest.mark.parametrize("is_late", [pytest.param(True, marks=pytest.mark.soak), False], ids=["late", "at once"])
+@pytest.mark.soak
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
 @pytest.mark.parametrize("sink", [DeltaSink, DeltaTables])
 def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path: Path, sink: type[Sink], is_late: bool) -> None:
     frame, options = rows_of(spark, sink), {"path": str(tmp_path / "table")}
@@ -149,6 +151,7 @@ def write_item(spark: Any, function: Any, number: int, run: str = "") -> None:
     function.write(frame, Batch(function.sink.sink_id(), "q", number, run=run))
 
 
+@pytest.mark.soak
 def test_a_driver_that_stood_still_puts_no_older_row_back(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +172,8 @@ def test_a_driver_that_stood_still_puts_no_older_row_back(
     assert delta(tmp_path / "items").to_pylist() == [{"id": 1, "n": 2}]
 
 
-@pytest.mark.parametrize("keys", [{"items": ["n"]}, pytest.param({}, marks=pytest.mark.soak)], ids=["merged", "appended"])
+@pytest.mark.soak
+@pytest.mark.parametrize("keys", [{"items": ["n"]}, {}], ids=["merged", "appended"])
 def test_a_batch_that_a_restore_has_taken_away_from_a_table_of_many_stops(
     spark: Any, tmp_path: Path, keys: dict[str, list[str]]
 ) -> None:
@@ -326,6 +330,7 @@ def test_a_merge_has_all_settings_of_the_session_of_its_run(spark: Any, tmp_path
     assert own_session(later).conf.get("fs.azure.account.key.of.this.test") == "key"
 
 
+@pytest.mark.soak
 def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delta knows the number of a claim for longer than its history tells whose it was."""
     monkeypatch.setattr("connectors.systems.delta.sink._RECENT", 1)
@@ -347,7 +352,8 @@ def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, m
     assert spark.read.format("delta").load(path).count() == 2
 
 
-@pytest.mark.parametrize("number", [pytest.param(0, marks=pytest.mark.soak), 1], ids=["first batch", "a later one"])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [0, 1], ids=["first batch", "a later one"])
 def test_a_driver_that_wakes_with_other_rules_is_refused(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -376,8 +382,9 @@ def test_a_driver_that_wakes_with_other_rules_is_refused(
     assert sorted(row.id for row in spark.read.format("delta").load(path).collect()) == [0, 3, 4, 5][1 - number :]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
-    "how", ["VERSION AS OF 0", pytest.param("TIMESTAMP AS OF '{}'", marks=pytest.mark.soak)]
+    "how", ["VERSION AS OF 0", "TIMESTAMP AS OF '{}'"]
 )
 def test_a_table_that_was_set_back_by_a_restore_stops(spark: Any, target: DeltaContext, how: str) -> None:
     """Delta would skip a batch that it has seen before the RESTORE, and the table lacks the rows of others."""

@@ -197,15 +197,9 @@ PATIENT = {
 }
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "part",
-    [
-        "sink by format",
-        pytest.param("sink by foreach_batch", marks=pytest.mark.soak),
-        pytest.param("source", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.parametrize("part", ["sink by format", "sink by foreach_batch", "source"])
 def test_a_query_waits_for_a_database_that_restarts(spark: Any, tmp_path: Path, part: str) -> None:
     """The server is killed, the query's table names what is waited for, and after a new start every row is there once."""
     with PostgresServer() as server:
@@ -248,6 +242,7 @@ def test_a_query_waits_for_a_database_that_restarts(spark: Any, tmp_path: Path, 
     assert sorted(values) == list(range(1, 101))
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_query_that_is_stopped_waits_no_more(run: Run, spark: Any, tmp_path: Path) -> None:
     run.injector.arm(Point.COMMIT_BEFORE, Action.OUTAGE, times=100_000)

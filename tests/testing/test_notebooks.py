@@ -76,6 +76,7 @@ def count_up(spark: Any, folder: str, limit: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_function_is_killed_in_a_driver_of_its_own(tmp_path: Path) -> None:
     arguments = {"folder": str(tmp_path), "limit": 1000}

@@ -52,10 +52,10 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
-_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in EXAMPLES]
+_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("sink", *EXAMPLES)]
 
 
-@pytest.mark.parametrize("kind", ["source", "sink", *_THOROUGH])
+@pytest.mark.parametrize("kind", ["source", *_THOROUGH])
 def test_a_new_connector_passes_its_suite(repository: Path, kind: str) -> None:
     options = ("-q", "-rs", "-p", "no:cacheprovider", "-m", "not spark and not soak")
     result = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)
@@ -167,6 +167,7 @@ def in_package(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.soak
 def test_a_package_of_ones_own_is_known_by_its_entry_points(package: Path) -> None:
     names = ["import connectors.systems as s", "print(sorted(set(s.all_systems()) - set(s.SYSTEMS)))"]
     assert in_package(package, "-c", "\n".join(names)).stdout == "['own_inbox', 'own_shelf']\n"

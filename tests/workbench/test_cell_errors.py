@@ -39,6 +39,7 @@ def test_an_error_of_ours_is_its_message_and_the_line_of_the_cell_and_the_rest_i
     assert WHOLE not in other[0].traceback
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_an_error_of_ours_inside_one_of_spark_is_shown_alone(tmp_path: Path) -> None:
     bad_load = 'rows = spark.read.format("connectors.files").option("fileFormat", "csv").load()'

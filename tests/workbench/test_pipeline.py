@@ -245,8 +245,9 @@ def test_a_gate_before_the_first_batch_says_so(spark: Any, tmp_path: Path) -> No
         pipeline_in(tmp_path).reconciliation(spark)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("is_several", [pytest.param(False, marks=pytest.mark.soak), True], ids=["one quarantine", "two"])
+@pytest.mark.parametrize("is_several", [False, True], ids=["one quarantine", "two"])
 def test_rules_may_change_before_a_batch_is_written_and_behind_it_and_not_within_it(
     spark: Any, tmp_path: Path, is_several: bool
 ) -> None:
@@ -327,6 +328,7 @@ def test_a_copy_takes_the_place_of_its_own_rows_and_of_nobody_elses(spark: Any, 
         namesake.replace(numbers, "copy")
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_copy_knows_its_rows_where_the_history_counts_none(spark: Any, tmp_path: Path) -> None:
     state, numbers = pipeline_in(tmp_path, "cassandra to delta"), spark.range(3)

@@ -241,6 +241,7 @@ for cell in CELLS:
 """
 
 
+@pytest.mark.soak
 def test_a_cell_that_is_stopped_leaves_the_session_as_it_was(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", STOPPED, str(tmp_path / "checkpoint")],

@@ -352,6 +352,7 @@ def test_a_task_that_begins_while_the_node_is_away_waits_for_it(tables: Tables, 
     assert stage(sink, Batch("s", "q", 1), rows.schema, 0, iter(rows.to_batches())).rows == 1
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_table_that_was_dropped_ends_the_write(tables: Tables) -> None:
     table = tables.make("id int primary key")

@@ -30,6 +30,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     database.drop()
 
 
+@pytest.mark.soak
 def test_the_delta_table_follows_the_table_of_the_database(spark: Any, shop: Shop) -> None:
     """A snapshot, then changes and an ALTER TABLE, in two runs of a query; no JVM outlives a run."""
     query = shop.query()

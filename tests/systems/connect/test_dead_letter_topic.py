@@ -27,6 +27,7 @@ from tests.servers import required
 pytestmark = pytest.mark.server
 
 
+@pytest.mark.soak
 def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) -> None:
     server, topic = required(KafkaServer), f"dlq-{uuid.uuid4().hex[:8]}"
     config = {

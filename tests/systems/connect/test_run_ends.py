@@ -91,6 +91,7 @@ def test_a_run_over_a_java_source_that_trickles_ends(tmp_path: Path, monkeypatch
     assert len(available_now(tmp_path, config, FILES, drainTimeout="1s")) >= 1000
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_run_over_a_database_that_is_written_to_ends_at_its_position_at_the_start(tmp_path: Path) -> None:
     """Heartbeats and a writer: Debezium never rests."""

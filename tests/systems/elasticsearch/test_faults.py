@@ -165,6 +165,7 @@ def test_a_server_that_announces_itself_with_its_media_type_is_taken_as_well(
     assert server.documents(index) == EXPECTED
 
 
+@pytest.mark.soak
 def test_a_server_that_is_killed_in_the_middle_of_a_batch_and_comes_back(server: OpenSearchServer, index: str) -> None:
     server.ask("PUT", f"/{index}", {"settings": {"number_of_shards": 1, "number_of_replicas": 0}})
     rows = [{"id": n, "text": "x" * 200} for n in range(20_000)]

@@ -180,6 +180,7 @@ def test_a_batch_write_without_a_folder_to_stage_in_says_so_before_its_first_tas
         writer.option("transactionalIdPrefix", "x").save()
 
 
+@pytest.mark.soak
 def test_what_a_commit_refuses_reaches_the_user_though_its_abort_fails_too(spark: Any, tmp_path: Path) -> None:
     """Neither of them can look the topic up."""
     (tmp_path / "target").mkdir()

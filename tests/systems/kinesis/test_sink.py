@@ -98,6 +98,7 @@ def test_a_row_that_cannot_be_put_is_a_bad_row(target: PutContext, row: dict[str
     assert set(data(target)) <= {"good"}
 
 
+@pytest.mark.soak
 def test_a_request_keeps_the_limits_of_the_service(target: PutContext, proxy: FaultProxy) -> None:
     rows = pa.table({"data": ["x" * 9000] * 1200})
     slow = {"batch.maxBytes": "4MB", "request.timeout": "5 minutes"}  # the stand-in, on a busy machine

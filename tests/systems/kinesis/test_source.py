@@ -307,6 +307,7 @@ def test_the_table_of_the_query_shows_the_lag_of_each_shard(system: StreamContex
     assert all(part.lag_seconds == 0 for part in parts.values())
 
 
+@pytest.mark.soak
 def test_a_consumer_is_registered_once_and_goes_only_when_the_user_says_so(tmp_path: Path) -> None:
     def consumers(context: StreamContext) -> list[str]:
         client = context.server.client

@@ -167,6 +167,7 @@ def test_a_crash_after_the_merge_is_known_by_the_ledger(target: Target, monkeypa
     assert delta(target.path).num_rows == 1
 
 
+@pytest.mark.soak
 def test_the_order_of_the_log_is_not_the_order_of_lsn(target: Target) -> None:
     """B inserts key 7 and waits for C; A deletes 7 and commits; C rolls back, and B commits: d at 256, then c at 192."""
     database = Database()
@@ -211,6 +212,7 @@ def test_a_table_remembers_its_topic_and_heartbeats_are_no_topic(target: Target)
     assert target.rows() == expected(orders)
 
 
+@pytest.mark.soak
 def test_another_server_stops_the_query_and_order_arrival_goes_on(target: Target) -> None:
     def change(name: str, server: int, pos: int) -> dict[str, Any]:
         source = {"file": f"bin.{pos:06d}", "pos": pos, "row": 0, "server_id": server, "gtid": None}
@@ -258,6 +260,7 @@ def test_deletions_of_a_table_that_was_here_before_are_forgotten(target: Target)
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_crash_while_the_table_is_made_anew_leaves_no_deletions_of_the_old_one(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

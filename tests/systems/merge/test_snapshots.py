@@ -70,6 +70,7 @@ def test_a_snapshot_that_is_taken_anew_wins_over_the_changes_before_it(target: T
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_only_the_initial_snapshot_of_a_table_deletes_what_it_has_not_read(target: Target) -> None:
     """A blocking snapshot of a part ends with ``last`` as well. Of an emptied table a second snapshot has no row at all."""
     database = Database()
@@ -143,6 +144,7 @@ def test_a_query_that_begins_while_another_one_fills_a_column_leaves_that_to_it(
     assert [row["extra"] for row in target.rows()] == [7, 1]
 
 
+@pytest.mark.soak
 def test_rows_of_an_interrupted_snapshot_of_a_table_that_is_empty_now_are_gone(target: Target) -> None:
     database, users = Database(), Database(topic="shop.public.users")
     target.options["topic"] = database.topic
@@ -171,6 +173,7 @@ def test_an_incremental_snapshot_repairs_rows_and_brings_them_back(target: Targe
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_truncation_stops_the_query_or_deletes_the_rows_before_it(target: Target) -> None:
     database = Database()
     late = database.upsert(id=1, name="late", amount=1)

@@ -310,6 +310,7 @@ KEYS: list[tuple[str, dict[str, Any], Any, Any]] = [
 ]
 
 
+@pytest.mark.soak
 def test_a_key_finds_its_row_however_it_is_written(spark: Any, tmp_path: Path) -> None:
     """Times in another zone, floats, both zeros, bytes: all keys of one table, so that each must match."""
     database = Database()
@@ -345,6 +346,7 @@ def test_another_key_stops_the_query(target: Target) -> None:
         target.merge(wide, number=1)
 
 
+@pytest.mark.soak
 def test_a_large_value_of_a_row_whose_key_changes_is_not_lost_in_silence(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="large", amount=1))

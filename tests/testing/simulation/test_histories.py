@@ -14,7 +14,7 @@ from connectors.testing.simulation.history import check, run, shrunk
 from connectors.testing.simulation.scheduler import EPOCH, Fault, Scheduler
 from connectors.testing.simulation.worlds import WORLDS
 
-SEEDS = 20
+SEEDS = 12
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -39,6 +39,7 @@ def test_a_seed_gives_the_same_history_in_any_process() -> None:
         assert there.stdout.strip() == str(here)
 
 
+@pytest.mark.soak
 def test_a_history_without_the_protection_of_the_ledger_is_told_in_few_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     from connectors.core import epochs
 

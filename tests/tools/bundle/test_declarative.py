@@ -138,6 +138,7 @@ def case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return Case(tmp_path, monkeypatch)
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_pipeline_that_dies_between_stage_and_commit_goes_on(case: Case) -> None:
     case.feed(500)

@@ -39,7 +39,7 @@ def _can_be_interrupted() -> None:
     [
         pytest.param(PYTHON, id="python"),
         pytest.param(CLEAN_UP_FAILS, id="python whose clean-up fails"),
-        pytest.param(SPARK, id="spark", marks=pytest.mark.spark),
+        pytest.param(SPARK, id="spark", marks=[pytest.mark.spark, pytest.mark.soak]),
     ],
 )
 def test_ctrl_c_ends_a_run_at_once_and_says_what_was_canceled(bench: Workbench, cells: list[str]) -> None:

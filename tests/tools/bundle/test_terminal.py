@@ -174,6 +174,7 @@ rows.selectExpr("CAST(value AS STRING) AS value").writeStream.foreachBatch(write
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_run_shows_nothing_of_spark_and_java_and_an_error_is_ours_first(bench: Workbench) -> None:
     bench.job("job", bench.task("a", NOISE, FAILS))

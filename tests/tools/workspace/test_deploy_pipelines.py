@@ -316,6 +316,7 @@ def test_the_doctor_and_the_lists_of_jobs_know_pipelines(place: Place) -> None:
     assert any(line.startswith("MISSING secret kv/orders") for line in lines)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_job_runs_its_pipeline_in_the_workspace(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "_POLL", 0.2)
