@@ -53,7 +53,9 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
 def _confirmation(command: Callable[..., Any]) -> Callable[..., Any]:
     dry_run = click.option("--dry-run", is_flag=True, help="Show the move, and change nothing.")
     again = click.option("--accept-duplicates", is_flag=True, help="With --yes: also go back, so that rows come again.")
-    return dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(again(command)))
+    asks = "The source's options, where Kafka or a connector is asked."
+    options = click.option("--options", metavar="JSON", default="{}", help=asks)
+    return options(dry_run(click.option("--yes", is_flag=True, help="Do not ask.")(again(command))))
 
 
 @offsets.command()
@@ -83,16 +85,14 @@ def show(
 @click.option("--to-earliest", is_flag=True, help="Each partition of Kafka to its first record.")
 @click.option("--to-latest", is_flag=True, help="Each partition of Kafka to its end.")
 @click.option("--to-datetime", metavar="TIME", help="Each to its first record of then or later: 2026-11-28T10:00:00, in UTC.")
-@click.option("--options", metavar="JSON", default="{}", help="For those that ask Kafka: the source's options.")
 def set_offset(
-    to_offset: str | None, shift_by: int | None, to_earliest: bool, to_latest: bool, to_datetime: str | None, options: str,
-    **about: Any,
+    to_offset: str | None, shift_by: int | None, to_earliest: bool, to_latest: bool, to_datetime: str | None, **about: Any
 ) -> None:
     """Moves a source of a query that does not run: the next batch begins there. Kafka's names are topic and partition."""
+    own = json_object("--options", about["options"])
     moves: dict[str, Callable[[SourceOffset, EpochLog | None], SourceOffset]] = {}
 
     def ask(flag: str, start: Mapping[str, str]) -> None:
-        own = json_object("--options", options)
         if not own:
             raise click.UsageError(f'{flag} asks Kafka; give the options of the source: --options \'{{"subscribe": …}}\'.')
         moves[flag] = lambda offset, log: offset.begin(start, own, flag)
@@ -142,7 +142,7 @@ def _position(offset: SourceOffset, state_location: str | None, storage: Mapping
 
 def _move(
     change: Callable[[SourceOffset, EpochLog | None], SourceOffset], location: str, storage_options: str,
-    state_location: str | None, source: str | None, dry_run: bool, yes: bool, accept_duplicates: bool,
+    state_location: str | None, source: str | None, options: str, dry_run: bool, yes: bool, accept_duplicates: bool,
 ) -> None:  # fmt: skip
     """Shows the move that ``change`` makes of a source's offset, asks, and does it."""
     from .offsets import epoch_log, is_behind
@@ -151,7 +151,8 @@ def _move(
     checkpoint = _checkpoint_at(location, storage)
     entry = checkpoint.movable()
     before = entry.source(source)
-    after = change(before, epoch_log(before, state_location, storage))
+    log = epoch_log(before, state_location, storage)
+    after = change(before, log)
     click.echo(f"{_heading(checkpoint, entry)}, source {before.name}")
     click.echo(f"    from  {dumps(before.position)}\n    to    {_target(after)}")
     click.echo(_MEANING)
@@ -164,6 +165,8 @@ def _move(
     _refuse_running(checkpoint.query)
     if not yes:
         click.confirm("Move it?", abort=True)
+    if not after.ask(log, json_object("--options", options)):
+        click.echo("note: the connector has not looked at the position (alterOffsets).")
     checkpoint.move(entry, after)
     click.echo("moved: the next batch begins there.")
 

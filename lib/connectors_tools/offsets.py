@@ -11,9 +11,9 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Final
 
-from connectors.core.cursor_source import CursorSource, state_after
 from connectors.core.epoch_source import EpochLogSource
 from connectors.core.epochs import EpochLog
 from connectors.core.planning import INITIAL
@@ -22,10 +22,12 @@ from connectors.ground.errors import Misconfigured, Problem, StateError
 from connectors.ground.state import dumps
 from connectors.storage.location import checked_storage
 from connectors.systems import all_systems
+from connectors.systems.connect.source import ConnectSource
 
 _COMMAND: Final = "connectors offsets"
 _KAFKA: Final = ("kafka", "event_hubs")
 """The sources of which a position has offsets by topic and partition."""
+_CONNECT: Final = ConnectSource.name
 _NONE: Final = "-"
 """What stands in an entry for a source that has no offset yet."""
 
@@ -71,11 +73,17 @@ class SourceOffset:
         Raises :class:`Misconfigured`.
         """
         position = self._known_position()
-        if self._has_epoch_log():
+        if self._log_source() is not None:
             known = self.log_positions(log)
-            example = next((place for place in known.values() if place is not None), None)
             change = {name: place for name, place in to.items() if name not in known or known[name] != place}
-            _merged({name: example if place is None else place for name, place in known.items()}, change)
+            if self.system == _CONNECT:  # the connector looks at what is in an offset
+                _merged(dict.fromkeys(known), change)
+                if wrong := next((item for item in change.items() if not isinstance(item[1], (Mapping, NoneType))), None):
+                    text = f'gives "{wrong[0]}" {dumps(wrong[1])[:100]}; an offset is an object, or null to begin anew.'
+                    raise _refused("--to-offset", text)
+            else:
+                example = next((place for place in known.values() if place is not None), None)
+                _merged({name: example if place is None else place for name, place in known.items()}, change)
             return self._at({**self._epoch_of(log), "positions": {**position.get("positions", {}), **change}})
         if self.system == "files":
             text = f"cannot move source {self.name}: it knows files by their names. Copy those to read again, or reset it."
@@ -97,11 +105,11 @@ class SourceOffset:
 
         That of a partition that is read to its end is not known any more: ``None``.
         """
-        if not self._has_epoch_log():
+        if (kind := self._log_source()) is None:
             return {}
         position = self._known_position()
-        positions, finished, _ = state_after(self._required(log, position), position["epoch"])
-        return {**dict.fromkeys(finished), **positions, **position.get("positions", {})}
+        positions = kind.positions_after(self._required(log, position), position["epoch"])
+        return {**positions, **position.get("positions", {})}
 
     def shift(self, by: int) -> SourceOffset:
         """The offset with the number of each partition changed by ``by``, not below 0. Raises :class:`Misconfigured`."""
@@ -147,9 +155,28 @@ class SourceOffset:
         self._known_position()
         if not self.system:
             raise _refused("reset", f"begins sources of connectors.* anew; give source {self.name} a place by set --to-offset.")
-        if self._has_epoch_log():
+        if self._log_source() is not None:
             return self._at({**self._epoch_of(log), "positions": None})
         return SourceOffset(self.name, INITIAL)
+
+    def ask(self, log: EpochLog | None, options: Mapping[str, Any]) -> bool:
+        """Asks a connector of Connect's model whether it can begin here; ``options`` are those of the source.
+
+        Returns whether it has looked: also true for other sources. Raises :class:`Misconfigured`, and the connector's refusal.
+        """
+        if self.system != _CONNECT or self.value is None:
+            return True
+        if not options:
+            text = f"is missing: source {self.name} has a connector, which is asked whether it can begin there."
+            raise _refused("--options", text)
+        at = self.value["at"]
+        positions = at["positions"]
+        if positions is None:
+            assert log is not None, "the reset has needed it"
+            positions = dict.fromkeys(ConnectSource.positions_after(log, at["epoch"]))
+        source = ConnectSource.of(options, streaming=True)
+        assert isinstance(source, ConnectSource)
+        return source.alter_offsets(positions)
 
     def _at(self, position: Mapping[str, Any]) -> SourceOffset:
         rest = {key: value for key, value in (self.value or {}).items() if key in ("v", "source", "parts")}
@@ -178,19 +205,17 @@ class SourceOffset:
             raise _refused("CHECKPOINT", text)
         return self.position
 
-    def _has_epoch_log(self) -> bool:
-        """True if an epoch log has the positions of partitions. Raises :class:`Misconfigured` where the system has them."""
-        if not self.system:
-            return False
-        kind = all_systems().get(self.system, (None, None))[0]
-        if kind is None and "epoch" in (self.position or {}):
+    def _log_source(self) -> type[EpochLogSource] | None:
+        """The class of a source with its positions in an epoch log. Raises :class:`Misconfigured` where the system has them."""
+        kind = all_systems().get(self.system, (None, None))[0] if self.system else None
+        if self.system and kind is None and "epoch" in (self.position or {}):
             raise _refused("CHECKPOINT", f"is of connectors.{self.system}, which is not installed here.")
         if kind is None or not issubclass(kind, EpochLogSource):
-            return False
-        if issubclass(kind, CursorSource):
-            return True
-        text = f"is of connectors.{self.system}, whose system keeps the position: move it there (seek, the id of a group)."
-        raise _refused("CHECKPOINT", text)
+            return None
+        if not kind.keeps_positions:
+            text = f"is of connectors.{self.system}, whose system keeps the position: move it there (seek, the id of a group)."
+            raise _refused("CHECKPOINT", text)
+        return kind
 
 
 def _merged(position: Mapping[str, Any], change: Mapping[str, Any], place: str = "") -> dict[str, Any]:

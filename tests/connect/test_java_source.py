@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
@@ -309,3 +310,13 @@ def test_secrets_are_in_no_log_and_no_message(
     assert "FileStreamSource" in captured.err
     assert secret not in captured.err + captured.out + caplog.text
     assert secret not in repr(host.settings)
+
+
+def test_the_connector_is_asked_about_offsets_and_says_what_is_wrong_with_them(lines: Path) -> None:
+    partition = json.dumps({"filename": str(lines)})
+    with contextlib.closing(JavaSourceHost(settings(file_properties(lines)))) as host:
+        assert host.alter_offsets({partition: {"position": 7}})
+        assert host.alter_offsets({partition: None})
+        for offset in ({"position": -1}, {"position": "7"}, {"line": 7}):
+            with pytest.raises(Fatal, match=r"refuses these offsets .*ConnectException: .*osition"):
+                host.alter_offsets({partition: offset})

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .config import ConfigDef, ConfigValue
 from .offsets import OffsetStorageReader
@@ -121,6 +121,17 @@ class SourceConnector(Connector):
     def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport | None:
         """Whether the tasks' offsets say exactly where to continue; ``None`` if the author has not decided that."""
         return None
+
+    def alter_offsets(
+        self, props: Mapping[str, str], offsets: Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
+    ) -> bool:
+        """Called before ``connectors offsets`` moves a query that does not run, perhaps twice, and without :meth:`start`.
+
+        ``offsets`` has source partitions, each with its new source offset; ``None`` begins the partition anew. Returns whether
+        the connector has looked at them. Raises an error, such as :class:`ConnectException`, for those that it cannot read
+        from. What the system keeps of them, such as a cursor, is moved here.
+        """
+        return False
 
     def can_define_transaction_boundaries(self, props: Mapping[str, str]) -> ConnectorTransactionBoundaries:
         """Whether the tasks use ``context.transaction_context()``."""

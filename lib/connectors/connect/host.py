@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ..core.source import ReadLimit
-from ..ground.errors import Problem, Transient
+from ..ground.errors import Fatal, Problem, Transient
 from ..ground.options import secrets_in
 
 if TYPE_CHECKING:
@@ -196,6 +196,13 @@ class SourceHost(ABC):
         """Raises :class:`~connectors.ground.errors.Fatal` if :meth:`slot` belongs to another reader."""
 
     @abstractmethod
+    def alter_offsets(self, offsets: Offsets) -> bool:
+        """Asks the connector, which is not started, whether it could read from these ``offsets``; ``None`` begins one anew.
+
+        Returns whether it has looked at them. Raises :class:`~connectors.ground.errors.Fatal` where it refuses.
+        """
+
+    @abstractmethod
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         """Starts the connector, gets its task configurations, and starts the tasks from ``offsets`` and their ``groups``."""
 
@@ -319,6 +326,11 @@ class SinkHost(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stops everything. Called when a worker ends or the host has been idle for long."""
+
+
+def refused_offsets(text: str, log: str) -> Fatal:
+    """The error of a source connector that cannot begin at the offsets it was asked about."""
+    return Fatal(f"the connector refuses these offsets (alterOffsets): {text}", connector=log, way_out="give it other offsets")
 
 
 def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings) -> Transient:

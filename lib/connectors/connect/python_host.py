@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from types import MappingProxyType
@@ -15,8 +16,8 @@ from ..ground.options import masker
 from ..ground.process_end import call_at_end
 from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
-from .errors import masked_error, masking
-from .host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, merged
+from .errors import class_name, masked_error, masking
+from .host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, merged, refused_offsets
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
@@ -49,6 +50,14 @@ class PythonSourceHost(SourceHost):
 
     def validate(self) -> list[Problem]:
         return property_problems(self.settings, sink=False)
+
+    def alter_offsets(self, offsets: Offsets) -> bool:
+        connector = connector_class(self.settings.class_name, SourceConnector)()
+        pairs = [(json.loads(partition), offset) for partition, offset in offsets.items()]
+        try:
+            return bool(connector.alter_offsets(self.settings.properties, pairs))
+        except Exception as error:
+            raise refused_offsets(self._mask(f"{class_name(error)}: {error}"), self.settings.log) from None
 
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         if problems := self.validate():

@@ -66,6 +66,7 @@ class CursorSource(EpochLogSource):
     """A source that reads each partition from a position on. A subclass sets ``name`` and ``schema``."""
 
     bounded = True
+    keeps_positions = True
     repeatable: ClassVar[bool] = True
     """False if the system may later give other records for the same range; the epoch log then holds the records."""
 
@@ -78,6 +79,11 @@ class CursorSource(EpochLogSource):
     @classmethod
     def known_options(cls) -> Options:
         return super().known_options() | CURSOR_OPTIONS
+
+    @classmethod
+    def positions_after(cls, log: EpochLog, epoch: int) -> Mapping[str, Any]:
+        positions, finished, _ = state_after(log, epoch)
+        return {**dict.fromkeys(finished), **positions}
 
     def start_positions(self) -> Mapping[str, Any]:
         """The positions where a new query begins, if they change with time, as that of the newest record. Runs on the driver.

@@ -10,9 +10,9 @@ import logging
 import math
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -55,6 +55,8 @@ class EpochLogSource(Source):
 
     limits = ("rows", "bytes")
     bounded = False
+    keeps_positions: ClassVar[bool] = False
+    """True if the log has the positions of partitions, so that ``connectors offsets`` can move them."""
 
     @classmethod
     def known_options(cls) -> Options:
@@ -82,6 +84,11 @@ class EpochLogSource(Source):
         if self.values.get("stopAt") is not None:
             text = "ends runs by the trigger availableNow; use that, or leave it out."
             raise Misconfigured(f"connectors.{self.name}", [Problem("stopAt", text)])
+
+    @classmethod
+    def positions_after(cls, log: EpochLog, epoch: int) -> Mapping[str, Any]:
+        """With ``keeps_positions``, the position of each partition after ``epoch``: ``None`` if it is read to its end."""
+        raise NotImplementedError
 
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""

@@ -74,6 +74,17 @@ public final class OffsetStore {
         }
     }
 
+    /** What a connector may be asked about: the JSON of a list with pairs of partition and offset. */
+    public Map offsets(String pairs) {
+        Map<Map, Map> offsets = new HashMap<Map, Map>();
+        List list = list(pairs);
+        for (int index = 0; index < list.size(); index++) {
+            List pair = (List) list.get(index);
+            offsets.put((Map) pair.get(0), (Map) pair.get(1));
+        }
+        return offsets;
+    }
+
     /** Adds what is committed: the JSON of a list with pairs of partition and offset; the offset null removes one. */
     public synchronized void commit(String pairs) {
         List list = list(pairs);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
@@ -10,12 +11,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
+
 from ...core.source import ReadLimit
 from ...ground import machine
 from ...ground.errors import Fatal, Problem
-from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
+from ...ground.state import dumps
+from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, refused_offsets
 from . import source_engine
-from .debezium import refuse_slot, slot_of, with_defaults
+from .debezium import offset_store, refuse_slot, slot_of, with_defaults
+from .failures import failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .source_engine import SourceEngine, pause
@@ -59,6 +64,20 @@ class JavaSourceHost(SourceHost):
                 refuse_slot(jvm, self.properties, self.settings.log)
 
         self._retried(check)
+
+    def alter_offsets(self, offsets: Offsets) -> bool:
+        pairs = dumps([[json.loads(partition), offset] for partition, offset in offsets.items()])
+
+        def ask() -> bool:
+            jvm = self._started_jvm()
+            with jvm.within(source_engine.START_SECONDS, "alter the offsets"):
+                connector = jvm.instance(self.properties["connector.class"])
+                return bool(connector.alterOffsets(self.properties, offset_store(jvm, self.properties).offsets(pairs)))
+
+        try:
+            return bool(self._retried(ask))
+        except Py4JJavaError as error:
+            raise refused_offsets(str(failure_of(error, self._started_jvm().masked)), self.settings.log) from None
 
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         if added := sorted(f"{key}={self.properties[key]}" for key in self.properties.keys() - self.settings.properties.keys()):

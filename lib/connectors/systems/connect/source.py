@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -95,6 +96,7 @@ class ConnectSource(EpochLogSource):
         }
     )
     conditions = "the connector's offsets say where to go on"
+    keeps_positions = True
     extensions = OwnClasses()
 
     @classmethod
@@ -111,6 +113,16 @@ class ConnectSource(EpochLogSource):
         super().__init__(values, streaming=streaming)
         if values["value.unpack"]:
             self.schema = values["schema"]
+
+    @classmethod
+    def positions_after(cls, log: EpochLog, epoch: int) -> Mapping[str, Any]:
+        offsets: Mapping[str, Any] = _manifest(log, epoch)["offsets"]
+        return offsets
+
+    def alter_offsets(self, offsets: Mapping[str, Any]) -> bool:
+        """As :meth:`SourceHost.alter_offsets`."""
+        with contextlib.closing(self.host()) as host:
+            return host.alter_offsets(offsets)
 
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
         return UnpackEmitter(schema, settings_of(self.values)) if self.values["value.unpack"] else None
@@ -178,12 +190,12 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         epoch = at["epoch"] + 1
         manifest = self.log.plan(epoch)
         if manifest is None:
-            records = [] if self._is_caught_up else self._polled(at["epoch"], epoch, limit, head)
+            records = [] if self._is_caught_up else self._polled(at, epoch, limit, head)
             if not records:
                 return at
-            manifest = self._record(epoch, records)
+            manifest = self._record(at, epoch, records)
             self._pending = []
-            host = self._started(epoch - 1)
+            host = self._started(at)
             self._is_caught_up = head is not None and host.has_caught_up(self.source.values["drainTimeout"])
         else:  # another run has recorded it: what this host has polled is not what comes next
             self._end_host()
@@ -197,11 +209,11 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         shown = {"offsets": offsets} if len(offsets) <= _OFFSETS_IN_POSITION else {}
         return {"epoch": epoch, "log": log, **shown}
 
-    def _polled(self, last: int, epoch: int, limit: ReadLimit, until: float | None) -> list[TaskRecords]:
+    def _polled(self, at: Position, epoch: int, limit: ReadLimit, until: float | None) -> list[TaskRecords]:
         """The records of ``epoch``; none when nothing comes for ``pollInterval``, or at the end for ``drainTimeout``."""
         if self._pending:  # they were polled, and could not be recorded
             return self._pending
-        host = self._started(last)
+        host = self._started(at)
         values = self.source.values
         limit = ReadLimit(limit.rows or values["maxRowsPerTrigger"], limit.bytes or values["maxBytesPerTrigger"])
         wait = values["pollInterval" if until is None else "drainTimeout"]
@@ -233,10 +245,10 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 way_out="mend the cause and start the query again: it goes on from the recorded offsets",
             )
 
-    def _started(self, last: int) -> SourceHost:
-        """The host, started from the offsets after the epoch ``last``."""
+    def _started(self, at: Position) -> SourceHost:
+        """The host, started from the offsets of the position ``at``."""
         if self._host is None:
-            self._offsets, self._groups = self._state_after(last)
+            self._offsets, self._groups = self._state_at(at)
             host = self.source.host()
             try:
                 slot = host.slot()
@@ -261,19 +273,16 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             weakref.finalize(self, host.close)  # a planner that ends does not always close what it has
         return self._host
 
-    def _state_after(self, epoch: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The offsets after ``epoch`` and their groups."""
-        if epoch == 0:
+    def _state_at(self, at: Position) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The offsets after an epoch and their groups, with the positions to which ``connectors offsets`` has moved."""
+        moved = at.get("positions", {})
+        if not at["epoch"] or moved is None:
             return {}, {}
-        manifest = self.log.plan(epoch)
-        if manifest is None:
-            raise StateError(
-                f"{self.log.storage.root} (stateLocation) has no manifest of epoch {epoch}, so the next one has no start",
-                way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
-            )
-        return dict(manifest["offsets"]), dict(manifest.get("groups", {}))
+        manifest = _manifest(self.log, at["epoch"])
+        offsets = {key: offset for key, offset in {**manifest["offsets"], **moved}.items() if offset is not None}
+        return offsets, {key: group for key, group in manifest.get("groups", {}).items() if key not in moved}
 
-    def _record(self, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
+    def _record(self, at: Position, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
         """Records an epoch: its rows, then its manifest."""
         rows = _compact(pa.concat_tables([part.rows for part in records]))
         batches = rows.to_batches(max_chunksize=_BATCH_ROWS)
@@ -297,7 +306,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             },
             "counts": counts,
             "letters": letters,
-            "generation": self._started(epoch - 1).generation(),
+            "generation": self._started(at).generation(),
             "at": machine.time(),
         }
         if not self.log.put_manifest(epoch, manifest):
@@ -385,6 +394,17 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         if self._host is not None:
             self._host.close()
             self._host = None
+
+
+def _manifest(log: EpochLog, epoch: int) -> Mapping[str, Any]:
+    """The manifest of ``epoch``. Raises :class:`StateError` if there is none."""
+    manifest = log.plan(epoch)
+    if manifest is None:
+        raise StateError(
+            f"{log.storage.root} (stateLocation) has no manifest of epoch {epoch}, so the next one has no start",
+            way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
+        )
+    return manifest
 
 
 def _compact(rows: pa.Table) -> pa.Table:
