@@ -30,6 +30,7 @@ from connectors.core.writing import stage
 from connectors.systems.kinesis import KinesisSink, KinesisSource
 
 ROUNDS, EPOCH, ANSWER, REQUEST, IN_FLIGHT, SHARDS = 3, 50_000, 10_000, 500, 8, 2
+BEGAN = time.time() - 3600.0  # within what the stream retains
 FIRST = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
 ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test", "streamName": "s"}
 SUMMARY = {"StreamName": "s", "StreamARN": "arn:aws:kinesis:us-east-1:1:stream/s", "RetentionPeriodHours": 24}
@@ -47,7 +48,7 @@ def answer(shard: str, first: int, last: int, count: int) -> bytes:
     records = [
         {
             "SequenceNumber": str(FIRST + n),
-            "ApproximateArrivalTimestamp": 1.7e9 + n / 1e3,
+            "ApproximateArrivalTimestamp": BEGAN + n / 1e3,
             "Data": data,
             "PartitionKey": f"key-{n % 97}",
         }
