@@ -60,8 +60,9 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @main.command()
-@click.argument("job")
+@click.argument("job", required=False)
 @_target
+@click.option("--together", metavar="JOB,JOB", help="In place of JOB: the pipelines of these in one session, and their gates.")
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--on", type=click.Choice(["here", "workspace"]), default="here", help="Where the job runs.")
@@ -70,9 +71,10 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
 @click.option("--verbose", is_flag=True, help="Also what has no effect in a local run, and other notes of validate.")
 def run(
-    job: str,
+    job: str | None,
     target: str | None,
     variables: tuple[str, ...],
+    together: str | None,
     parameters: tuple[str, ...],
     only: tuple[str, ...],
     on: str,
@@ -90,8 +92,16 @@ def run(
     overrides = pairs("--param", parameters)
     if on == "workspace":
         _refuse_local_options(runs, opens)
+    if (job is None) is (together is None):
+        raise click.UsageError("give a JOB, or several by --together.")
     from .bundle import Reporter, run_job
+    from .bundle.loading import TOGETHER, pipelines_of
     from .bundle.model import GOOD, State
+
+    if together is not None:
+        job, names = TOGETHER, [name.strip() for name in together.split(",") if name.strip()]
+        overrides = {**overrides, "pipelines": pipelines_of(_bundle(target, variables), names)}
+    assert job is not None
 
     reporter = Reporter(quiet=quiet, verbose=verbose)
     if on == "workspace":

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,13 @@ def test_the_network_is_not_used(bad: DataFrame, monkeypatch: pytest.MonkeyPatch
     CHECKS.validate(bad)
     outside = [to for to in reached if isinstance(to, tuple) and to[0] not in ("127.0.0.1", "localhost", "::1")]
     assert outside == []
+
+
+def test_threads_judge_at_the_same_time(bad: DataFrame) -> None:
+    checks = quality.Checks([quality.not_null("id")])
+    with ThreadPoolExecutor(4) as threads:
+        verdicts = [threads.submit(checks.validate, bad, name=f"part {n}") for n in range(8)]
+    assert {tuple(verdict.result().table().failing) for verdict in verdicts} == {(0, 1)}
 
 
 def test_the_users_own_great_expectations_context_is_put_back(bad: DataFrame) -> None:

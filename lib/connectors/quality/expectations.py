@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -97,9 +98,13 @@ class ExpectNoRowToFail(BatchExpectation):
         return {"success": count == 0, "result": {"unexpected_count": count}}
 
 
+_one_project = threading.Lock()
+"""Great Expectations has one project in a process, whatever the thread."""
+
+
 def judge(df: DataFrame, checks: Sequence[Check], name: str) -> Any:
     """Great Expectations' ``ExpectationSuiteValidationResult`` of ``checks``, each under ``meta["check"]``."""
-    with _quiet(), _own_context() as context:
+    with _one_project, _quiet(), _own_context() as context:
         source = context.data_sources.add_spark("connectors", persist=False)
         batch = source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("whole")
         suite = _suite(name, checks)

@@ -3,11 +3,12 @@
 :func:`session` gives the Spark session, :func:`launch` starts a query until it runs, :func:`wait` shows a query until
 its rows can be seen, :func:`notebook` is what the bootstrap cell needs, :func:`display` shows tables and figures,
 :func:`figure` draws a figure, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`pipeline` is what a
-pipeline's parameters say, :func:`demo` a system with sample records, :func:`workdir` the folder for a notebook's data,
-:func:`fresh_folder` an empty one in it, :func:`postgres` a database to try things on, :func:`opensearch` a search
-engine, :func:`kafka` a broker, :func:`redis` a Redis, :func:`cassandra` a Cassandra, :func:`pubsub` a Pub/Sub,
-:func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`api_service` a REST API, :func:`queue_service` a
-message queue and :func:`document_service` a document store, both over HTTP.
+pipeline's parameters say, :func:`together` runs several of them in one session, :func:`demo` is a system with sample
+records, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a
+database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
+:func:`cassandra` a Cassandra, :func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS,
+:func:`api_service` a REST API, :func:`queue_service` a message queue and :func:`document_service` a document store,
+both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
@@ -35,6 +36,7 @@ from .servers import (
 from .settings import fresh_folder, workdir
 from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
+from .together import together
 from .waiting import Summary, launch, wait
 
 __all__ = [
@@ -69,6 +71,7 @@ __all__ = [
     "queue_service",
     "redis",
     "session",
+    "together",
     "wait",
     "workdir",
 ]

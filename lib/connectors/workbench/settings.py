@@ -85,6 +85,8 @@ _SETTINGS: Final = {
     "spark.python.daemon.module": "connectors.workbench.daemon",
     # By TCP, each task's first rows come 40 ms late: small packets wait for delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
+    # Queries that run side by side take turns, each in a pool of its own.
+    "spark.scheduler.mode": "FAIR",
     # A stopping query may wait for its batch, but not for ever.
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.streaming.metricsEnabled": "false",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.ground.options import masked
@@ -14,6 +15,9 @@ from . import model
 from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, read
 from .model import check_permissions, in_order
 from .resources import jobs_in, pipelines_in
+
+TOGETHER: Final = "together"
+"""The job that runs several pipelines in one session."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,23 @@ def load(
     prefix = _prefix(config)
     jobs = {key: model.job(key, job, prefix) for key, job in jobs_in(config).items()}
     return Bundle(root, chosen, config, jobs, source.job_files, findings)
+
+
+def pipelines_of(bundle: Bundle, names: Sequence[str]) -> str:
+    """The parameter ``pipelines`` of the job ``together``: the pipelines of these jobs, with the parameters of each.
+
+    Raises :class:`Misconfigured` for a job that has no pipeline.
+    """
+    folder = next(task.notebook.parent for task in bundle.job(TOGETHER).tasks.values() if task.notebook)
+    entries = []
+    for name in names:
+        job = bundle.job(name)
+        notebook = next((task.notebook for task in job.tasks.values() if task.notebook), None)
+        if notebook is None or notebook.parent != folder or name == TOGETHER:
+            text = f'names the job "{name}", whose first notebook is no pipeline in {folder.relative_to(bundle.root)}.'
+            raise Misconfigured("the run", [Problem("--together", text)])
+        entries.append({"notebook": notebook.stem, **job.parameters})
+    return json.dumps(entries)
 
 
 def _prefix(config: Config) -> str:
