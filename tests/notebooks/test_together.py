@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.ground.errors import Misconfigured
+from connectors.spark.session import session_thread
 from connectors.workbench.settings import library
 from connectors.workbench.together import PipelineRun, PipelineRuns, together
 from connectors_tools.bundle import Reporter, load, run_job
@@ -84,6 +85,25 @@ def test_one_that_fails_stops_no_other_and_the_gates_name_the_table_with_harm(sp
     assert state == "FAILED"
     assert "1 of 2 failed" in output
     assert "south: " in output.partition("1 of 2 failed")[2]
+
+
+@pytest.mark.spark
+def test_queries_of_a_thread_are_in_its_pool(spark: Any) -> None:
+    pools: list[str | None] = []
+
+    def look() -> None:
+        rows = spark.readStream.format("rate").load().writeStream
+        context = spark.sparkContext
+        query = rows.foreachBatch(lambda *_: pools.append(context.getLocalProperty("spark.scheduler.pool")))
+        query.trigger(once=True).start().awaitTermination()
+
+    threads = [session_thread(spark, look, name) for name in ("north", "south")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    look()
+    assert (sorted(map(str, pools[:2])), pools[2:]) == (["north", "south"], [None])
 
 
 @pytest.mark.soak

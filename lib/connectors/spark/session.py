@@ -13,6 +13,7 @@ import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -235,6 +236,23 @@ def activate(spark: SparkSession) -> None:
     jvm, session = _classic(spark)
     if not jvm.getActiveSession().isDefined():
         jvm.setActiveSession(session)
+
+
+def session_thread(spark: SparkSession, work: Callable[[], object], name: str) -> Thread:
+    """A thread in which ``spark`` is active. Queries that it starts are in the pool ``name`` of Spark's scheduler."""
+    from pyspark.util import InheritableThread
+
+    kind: type[Thread] = InheritableThread
+    if is_connect(spark):
+        about: dict[str, Any] = {"session": spark}
+        return kind(target=work, name=name, daemon=True, **about)
+
+    def active() -> None:
+        activate(spark)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
+        work()
+
+    return kind(target=active, name=name, daemon=True)
 
 
 def active_session(kind: type[SparkSession]) -> SparkSession | None:

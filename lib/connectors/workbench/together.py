@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from ..ground.errors import ConnectorError, Misconfigured, Problem, StateError
 from ..ground.messages import is_permanent, own_message
 from ..metrics.frame import as_dict
-from ..spark.session import activate, is_connect
+from ..spark.session import session_thread
 from .bootstrap import BOOTSTRAP
 from .shim import DbUtils, NotebookExit
 from .start import session
@@ -145,18 +146,13 @@ def _cells(folder: Path, notebook: str) -> list[str]:
     return [source for source in cells[: last + 1] if source.strip() != BOOTSTRAP.strip()]
 
 
-def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Any:
-    from pyspark.util import InheritableThread
-
+def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
     spark = session()
     dbutils = DbUtils(run.parameters)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "dbutils": dbutils, "display": _hide}
     exec(_IMPORTS, names)
 
     def work() -> None:
-        activate(spark)
-        if not is_connect(spark):
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", run.name)
         try:
             for number, source in enumerate(cells, start=1):
                 exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
@@ -169,8 +165,7 @@ def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Any:
         events = getattr(names.get("query"), "recentProgress", ())
         run.batches = [progress for event in events if (progress := as_dict(event)) is not None]
 
-    about = {"session": spark} if is_connect(spark) else {}
-    return InheritableThread(work, **about, name=f"pipeline {run.name}", daemon=True)
+    return session_thread(spark, work, run.name)
 
 
 def _hide(*_: Any, **__: Any) -> None:
