@@ -39,8 +39,9 @@ from ...core.datasets import Dataset, of_location
 from ...ground.state import digest
 from ...storage import is_hidden, is_local, local_path, storage_of
 from ...storage.location import Location, without_user
+from .file_columns import conformed, name_in
 from .folders import FORMATS, NULL
-from .reader import conformed, read_file, schema_of, sql_columns
+from .reader import read_file, schema_of, sql_columns
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,8 @@ class FilesSource(Source):
 
     The source skips names that begin with ``.`` or ``_``, and unpacks ``.gz``, ``.bz2``, ``.zst`` and ``.lz4``. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
-    its folders (``year=2024``), or are null. Lines of csv have no header.
+    its folders (``year=2024``), or are null. In parquet, orc and avro a name may have another case, and a column another
+    type; a value that would change in the type of the query is an error. Lines of csv have no header.
 
     The source reads files in the order of their times, and does not remember them for ever. A file may appear more than
     ``maxFileAge`` after its own last change, measured from the newest file read, or behind 10,000 newer files that were read.
@@ -394,9 +396,9 @@ class FilesReader(SplitReader[WholeFile]):
         self.fail = fail
 
     def read(self, split: WholeFile) -> Iterator[pa.RecordBatch]:
-        partition: dict[str, str | None] = partition_values(split.path)
-        columns = pa.schema([field for field in self.schema if field.name not in partition])
         path = self.listing.full(split.path)
+        partition: dict[str, str | None] = partition_values(split.path)
+        columns = pa.schema([field for field in self.schema if name_in([*partition], field.name) is None])
         try:
             with self.listing.open(split.path) as file:
                 if file.size() != split.size:
