@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
@@ -240,10 +241,47 @@ def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_struct_array(decoded.values) if len(schema) else _without_columns(len(filled))
 
 
+class _Quotes(io.RawIOBase):
+    """A stream of csv that has quotes as in RFC 4180. From others Arrow makes other texts and rows, and says nothing."""
+
+    _fields = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"[,\r\n]|(?!")[^,\r\n]*[,\r\n])*')
+    _wrong = re.compile(rb'"[^"]*(?:""[^"]*)*"[^",\r\n]')
+
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream = stream
+        self._path = path
+        self._rest = b""
+        """What there is of the last field; of one that is not in quotes the first byte will do."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        data = self._stream.read(len(into))
+        self._check(data or b"\n")
+        if not data and self._rest.startswith(b'"'):
+            raise self._problem("is never closed")
+        into[: len(data)] = data
+        return len(data)
+
+    def _check(self, data: bytes) -> None:
+        rest = self._rest + data
+        fields = self._fields.match(rest) if b'"' in rest else None
+        rest = rest[fields.end() if fields else max(map(rest.rfind, (b",", b"\r", b"\n"))) + 1 :]
+        if self._wrong.match(rest):
+            raise self._problem("ends before the end of its field")
+        self._rest = rest if rest.startswith(b'"') else rest[:1]
+
+    def _problem(self, what: str) -> Poison:
+        text = f"{self._path} cannot be read as csv: a text in quotes {what}"
+        way_out = 'double each quote in it ("", in Spark by .option("escape", "\\"")), or move the file away'
+        return Poison(text, way_out=way_out)
+
+
 def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.csv as csv
 
-    buffered = io.BufferedReader(stream, _BLOCK)
+    buffered = io.BufferedReader(_Quotes(stream, path), _BLOCK)
     if not buffered.peek(1):
         return
     names = schema.names

@@ -152,7 +152,8 @@ class FilesSource(Source):
     The source skips names that begin with ``.`` or ``_``, and unpacks ``.gz``, ``.bz2``, ``.zst`` and ``.lz4``. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
     its folders (``year=2024``), or are null. In parquet, orc and avro a name may have another case, and a column another
-    type; a value that would change in the type of the query is an error. Lines of csv have no header.
+    type; a value that would change in the type of the query is an error. Lines of csv have no header, and quotes in a text
+    in quotes are doubled.
 
     The source reads files in the order of their times, and does not remember them for ever. A file may appear more than
     ``maxFileAge`` after its own last change, measured from the newest file read, or behind 10,000 newer files that were read.
