@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import glob
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,6 +166,7 @@ class FilesSource(Source):
     Files must appear complete, by a rename or an upload, and not change after that. S3 gives a file uploaded in parts the
     time when its upload began. This also holds for files of this library's sink, which may appear hours later, at a start
     after a crash. A batch of a path that does not exist is an error; a stream with ``.schema(…)`` waits for the path.
+    A query may get another ``path`` if its part before the first wildcard is the same.
     """
 
     name = "files"
@@ -223,7 +225,7 @@ class FilesHead:
 
 
 class FilesEnumerator(SplitEnumerator[WholeFile]):
-    """Recognizes new files by their times and names.
+    """Recognizes new files by their times and names. Names are relative to ``root``, where the path has its first wildcard.
 
     A position has the ``files`` of its batch, and the time ``at`` up to which files were read. ``seen`` has the time and a
     digest of the name of each file that earlier batches read and that is not forgotten. ``old`` is the place (time and name)
@@ -250,6 +252,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
         return FilesHead(files, time.time_ns())
 
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
+        self._check_root(at)
         if at and "files" not in at:  # only the start is empty; anything else would read from the beginning again
             raise KeyError("files")
         new = list(self._new(at, head))
@@ -269,10 +272,20 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             "seen": seen,
             "old": [*forgotten, sum(file.place < forgotten for file in head.files)],
             "skipped": skipped,
+            "root": self.listing.storage.root,
         }
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[WholeFile]:
+        self._check_root(end)
         return (WholeFile(*file) for file in end["files"])
+
+    def _check_root(self, at: Position) -> None:
+        """Raises :class:`Misconfigured` if names in the position ``at`` are relative to another root."""
+        root = self.listing.storage.root
+        if os.path.abspath(at.get("root", root)) != os.path.abspath(root):  # a relative path may have become absolute
+            text = f'is below "{root}", and in the checkpoint below "{at["root"]}": files would be read twice, or not at all. '
+            text += "Give the earlier path, or one with its first wildcard at the same place; or take a new checkpoint."
+            raise Misconfigured("connectors.files", [Problem("path", text)])
 
     def progress(self, at: Position, head: FilesHead) -> Sequence[PartitionProgress]:
         waiting = list(self._new(at, head))
