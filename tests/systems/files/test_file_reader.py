@@ -132,7 +132,14 @@ def test_a_file_that_may_not_be_read_is_no_outage(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("glob", "names"),
-    [("*.json", "ab"), ("{a,c}.json", "a"), ("{a,b}.js*", "ab"), ("[b-z].json", "b"), ("{x,[b]}{.txt,.json}", "b")],
+    [
+        ("*.json", "ab"),
+        ("{a,c}.json", "a"),
+        ("{a,b}.js*", "ab"),
+        ("[b-z].json", "b"),
+        ("[^b].json", "a"),
+        ("{x,[b]}{.txt,.json}", "b"),
+    ],
 )
 def test_a_glob_may_be_relative_and_have_alternatives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str, names: str

@@ -6,7 +6,6 @@ import datetime
 import glob
 import logging
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +38,7 @@ from ...core import (
 from ...core.datasets import Dataset, of_location
 from ...ground.state import digest
 from ...storage import is_hidden, is_local, local_path, storage_of
-from ...storage.location import Location, without_user
+from ...storage.location import Location, alternatives, without_user
 from .file_columns import conformed, name_in
 from .folders import FORMATS, NULL
 from .reader import read_file, schema_of, sql_columns
@@ -73,7 +72,7 @@ class Listing:
         folders = self.path.rstrip("/").split("/")
         plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder) or "{" in folder), len(folders))
         self.root = "/".join(folders[:plain]) or ("/" if plain else ".")
-        self._patterns = [_alternatives(folder) for folder in folders[plain:]]
+        self._patterns = [alternatives(folder) for folder in folders[plain:]]
         self.storage = storage_of(self.root, options)
 
     def __iter__(self) -> Iterator[ListedFile]:
@@ -110,15 +109,6 @@ class Listing:
                 yield ListedFile(path, item.size, item.changed)
             elif item.is_folder and (patterns or self.recursive):
                 yield from self._below(path, patterns[1:])
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """The patterns without braces for ``pattern``: ``a.json`` and ``b.json`` for ``{a,b}.json``."""
-    braces = re.search(r"\{([^{}]*)\}", pattern)
-    if braces is None:
-        return [pattern]
-    begin, end = pattern[: braces.start()], pattern[braces.end() :]
-    return [whole for choice in braces[1].split(",") for whole in _alternatives(begin + choice + end)]
 
 
 def partition_values(path: str) -> dict[str, str | None]:
