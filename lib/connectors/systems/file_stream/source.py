@@ -71,7 +71,10 @@ class FileStreamSource(Source):
     name = "file_stream"
     limits = ("bytes",)
     position_unit = "bytes"
-    conditions = "files are appended to or renamed, not truncated or rewritten"
+    conditions = (
+        "files are appended to or renamed, not truncated or rewritten; nobody writes to a renamed file that has rested for a "
+        "minute"
+    )
     options = Options(
         path=Text(REQUIRED, meaning="a file or a glob, which may appear later"),
         numPartitions=Int(4, at_least=1, meaning="parallel readers"),
