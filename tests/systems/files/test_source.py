@@ -156,6 +156,17 @@ class TestFiles:
         assert Query(tmp_path).numbers() == [1]
         assert Query(tmp_path, recursiveFileLookup="true").numbers() == [1, 2]
 
+    @pytest.mark.parametrize("pattern", ["", "*", "year=*", "year=2024/*"])
+    def test_folders_of_columns_are_always_entered(self, tmp_path: Path, pattern: str) -> None:
+        put(tmp_path / "year=2024/month=1/a.parquet", ids(1))
+        put(tmp_path / "year=2024/month=1/deep/b.parquet", ids(2))
+        assert Query(tmp_path / pattern).numbers() == [1]
+
+    def test_what_the_sink_has_put_into_folders_comes_back(self, tmp_path: Path) -> None:
+        rows = pa.record_batch({"id": [1, 2, 3], "day": ["a", "/ %=é", None]})
+        write(FilesSink.of({"path": str(tmp_path), "partitionBy": "day"}), 0, rows)  # type: ignore[arg-type]
+        assert sorted(Query(tmp_path, rows.schema).rows(), key=lambda row: int(row["id"])) == rows.to_pylist()
+
     @pytest.mark.parametrize(("before", "after"), [("2024/*.parquet", "*/*.parquet"), ("2024", "2025"), ("*/*", "2024/*")])
     def test_a_path_with_another_root_is_refused(self, tmp_path: Path, before: str, after: str) -> None:
         put(tmp_path / "2024/a.parquet", ids(1))

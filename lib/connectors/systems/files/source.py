@@ -107,7 +107,7 @@ class Listing:
             path = f"{folder}/{item.name}" if folder else item.name
             if not item.is_folder and len(patterns) <= 1:
                 yield ListedFile(path, item.size, item.changed)
-            elif item.is_folder and (patterns or self.recursive):
+            elif item.is_folder and (patterns or self.recursive or "=" in item.name):
                 yield from self._below(path, patterns[1:])
 
 
@@ -167,7 +167,9 @@ class FilesSource(Source):
             meaning="a file, a folder or a glob: local, s3://, hdfs:// by WebHDFS, whatever fsspec knows"
         ),
         fileFormat=Choice("parquet", among=FORMATS, meaning="the format of the files"),
-        recursiveFileLookup=Flag(False, meaning="also the files of folders in the folder"),
+        recursiveFileLookup=Flag(
+            False, meaning="also the files of folders in the folder; those of a column, such as year=2024, are read always"
+        ),
         maxFileAge=Duration(
             3600.0, meaning="a file that appears longer than this after its last change counts as read"
         ),
