@@ -17,6 +17,7 @@ from ...formats.avro import AvroReader, AvroSchema
 from ...formats.avro_writer import INSTALL
 from ...formats.base import quoted
 from ...ground.clients import client_library
+from .column_types import proleptic_days
 from .file_columns import names_in
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -25,6 +26,8 @@ _LONGEST_ROW = 16 << 20
 """The most bytes of a csv row."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
 """The first bytes of a file of each format."""
+_HYBRID: Final = ("ORC_JAVA", "ORC_CPP")
+"""The writers of ORC whose dates before 1582-10-15 are by the Julian calendar; Trino, for one, has one calendar."""
 _TEXT_BEGINS: Final = {b"{": "json"}
 
 
@@ -184,8 +187,11 @@ def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not columns:
         yield _without_columns(orc_file.nrows)
         return
+    is_hybrid = orc_file.writer in _HYBRID
     for number in range(orc_file.nstripes):
-        yield orc_file.read_stripe(number, columns=columns)
+        stripe = orc_file.read_stripe(number, columns=columns)
+        days = [proleptic_days(column) for column in stripe.columns] if is_hybrid else stripe.columns
+        yield pa.RecordBatch.from_arrays(days, names=stripe.schema.names)
 
 
 def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
