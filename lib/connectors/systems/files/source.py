@@ -105,6 +105,8 @@ class Listing:
             if is_hidden(item.name) or (patterns and not any(fnmatchcase(item.name, glob) for glob in patterns[0])):
                 continue
             path = f"{folder}/{item.name}" if folder else item.name
+            if not path:  # a key of S3 with "//" after the root: its folder has no name, and would be the root again
+                continue
             if not item.is_folder and len(patterns) <= 1:
                 yield ListedFile(path, item.size, item.changed)
             elif item.is_folder and (patterns or self.recursive or "=" in item.name):
