@@ -179,8 +179,8 @@ class FilesSource(Source):
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys; or objects of them by location"),
     )
     conditions = (
-        "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change and before 10,000 "
-        "newer ones are read"
+        "files appear complete, do not change, have one name below the path (no links to each other), and appear within "
+        "maxFileAge (1 hour) of their last change and before 10,000 newer ones are read"
     )
 
     @property
