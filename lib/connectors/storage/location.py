@@ -51,6 +51,15 @@ def local_path(location: str) -> Path:
     return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
+def alternatives(pattern: str) -> list[str]:
+    """The globs of Python for one of Hadoop: ``a.json`` and ``b.json`` for ``{a,b}.json``, ``[!a]`` for ``[^a]``."""
+    braces = re.search(r"\{([^{}]*)\}", pattern)
+    if braces is None:
+        return [pattern.replace("[^", "[!")]
+    begin, end = pattern[: braces.start()], pattern[braces.end() :]
+    return [whole for choice in braces[1].split(",") for whole in alternatives(begin + choice + end)]
+
+
 def options_for(location: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The keys for ``location``: those of the longest location in ``options`` that it begins with, or all of them."""
     if not any("://" in key for key in options):

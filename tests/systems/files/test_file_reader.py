@@ -119,6 +119,16 @@ def test_an_orc_that_has_a_time_beyond_nanoseconds_is_named(tmp_path: Path) -> N
         read(tmp_path, "orc", pa.schema([("at", pa.timestamp("us", "UTC"))]))
 
 
+def test_an_orc_of_the_sink_has_its_old_dates_back(tmp_path: Path) -> None:
+    last, first = datetime.date(1582, 10, 4), datetime.date(1582, 10, 15)  # ORC has no day between them
+    old = map(datetime.date.fromordinal, range(1, last.toordinal(), 97))
+    days = [*old, last, first, datetime.date(2025, 1, 31)]
+    nested = pa.array([[{"day": day}, None] for day in days], pa.list_(pa.struct([("day", pa.date32())])))
+    rows = pa.record_batch({"day": pa.array([*days[:-1], None], pa.date32()), "nested": nested})
+    write(FilesSink.of({"path": str(tmp_path), "fileFormat": "orc"}), 0, rows)  # type: ignore[arg-type]
+    assert read(tmp_path, "orc", rows.schema) == rows.to_pylist()
+
+
 def test_a_file_that_may_not_be_read_is_no_outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text('{"id": 1}\n')
 
@@ -132,7 +142,14 @@ def test_a_file_that_may_not_be_read_is_no_outage(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize(
     ("glob", "names"),
-    [("*.json", "ab"), ("{a,c}.json", "a"), ("{a,b}.js*", "ab"), ("[b-z].json", "b"), ("{x,[b]}{.txt,.json}", "b")],
+    [
+        ("*.json", "ab"),
+        ("{a,c}.json", "a"),
+        ("{a,b}.js*", "ab"),
+        ("[b-z].json", "b"),
+        ("[^b].json", "a"),
+        ("{x,[b]}{.txt,.json}", "b"),
+    ],
 )
 def test_a_glob_may_be_relative_and_have_alternatives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str, names: str

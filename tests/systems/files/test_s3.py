@@ -29,6 +29,7 @@ from connectors.storage import s3_bucket as module
 from connectors.storage.s3 import S3Storage
 from connectors.systems.files import FilesSink
 from connectors.systems.files.rolling import seal_folder
+from connectors.systems.files.source import Listing
 from connectors.testing.servers import MotoServer
 
 from ...servers import required
@@ -632,6 +633,14 @@ class TestErrors:
 
 
 class TestSource:
+    @pytest.mark.parametrize(("glob", "recursive"), [("", "true"), ("/*", "false"), ("/*", "true")])
+    def test_a_key_with_an_empty_part_doubles_no_other(self, bucket: Bucket, glob: str, recursive: str) -> None:
+        bucket.put("a.json", b"{}")
+        bucket.put("/b.json", b"{}")
+        bucket.put("deep//c.json", b"{}")
+        listing = Listing(bucket.path + glob, bucket.storage, recursive=recursive == "true")
+        assert sorted(file.path for file in listing) == ["a.json", *(["deep//c.json"] if recursive == "true" else [])]
+
     def test_files_in_folders_of_a_bucket_are_read_once(self, bucket: Bucket) -> None:
         source = days_read_once(bucket.path, bucket.options())
         assert source.schema == "`id` bigint, `name` string, `day` string"

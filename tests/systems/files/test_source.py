@@ -25,6 +25,7 @@ from connectors.core.progress import unpacked
 from connectors.core.reading import read_slice
 from connectors.core.writing import stage
 from connectors.ground.state import dumps
+from connectors.storage.local import LocalStorage
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
 from connectors.systems.files.rolling import seal_folder
@@ -102,6 +103,7 @@ class ChangingListing:
     name = "folder"
 
     def __init__(self) -> None:
+        self.storage = LocalStorage("folder")
         self.files: dict[str, tuple[str, int]] = {}
 
     def __iter__(self) -> Iterator[ListedFile]:
@@ -153,6 +155,39 @@ class TestFiles:
         put(tmp_path / "deep/er/b.parquet", ids(2))
         assert Query(tmp_path).numbers() == [1]
         assert Query(tmp_path, recursiveFileLookup="true").numbers() == [1, 2]
+
+    @pytest.mark.parametrize("pattern", ["", "*", "year=*", "year=2024/*"])
+    def test_folders_of_columns_are_always_entered(self, tmp_path: Path, pattern: str) -> None:
+        put(tmp_path / "year=2024/month=1/a.parquet", ids(1))
+        put(tmp_path / "year=2024/month=1/deep/b.parquet", ids(2))
+        assert Query(tmp_path / pattern).numbers() == [1]
+
+    def test_what_the_sink_has_put_into_folders_comes_back(self, tmp_path: Path) -> None:
+        rows = pa.record_batch({"id": [1, 2, 3], "day": ["a", "/ %=é", None]})
+        write(FilesSink.of({"path": str(tmp_path), "partitionBy": "day"}), 0, rows)  # type: ignore[arg-type]
+        assert sorted(Query(tmp_path, rows.schema).rows(), key=lambda row: int(row["id"])) == rows.to_pylist()
+
+    @pytest.mark.parametrize(("before", "after"), [("2024/*.parquet", "*/*.parquet"), ("2024", "2025"), ("*/*", "2024/*")])
+    def test_a_path_with_another_root_is_refused(self, tmp_path: Path, before: str, after: str) -> None:
+        put(tmp_path / "2024/a.parquet", ids(1))
+        put(tmp_path / "2025/a.parquet", ids(2))  # of the same name, relative to its folder
+        query = Query(tmp_path / before)
+        query.rows()
+        query.options["path"] = str(tmp_path / after)
+        with pytest.raises(Misconfigured, match="files would be read twice, or not at all"):
+            query.rows()
+        with pytest.raises(Misconfigured, match="files would be read twice, or not at all"):
+            query.planner().slices(*query.log[-2:])
+
+    @pytest.mark.parametrize("after", ["{0}/*.parquet", "{0}/{{a,b}}.parquet", "{0}/", "file://{0}", "."])
+    def test_a_path_with_the_same_root_goes_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        put(tmp_path / "a.parquet", ids(1))
+        query = Query(tmp_path)
+        assert query.numbers() == [1]
+        put(tmp_path / "b.parquet", ids(2))
+        query.options["path"] = after.format(tmp_path)
+        assert query.numbers() == [2]
 
     @pytest.mark.parametrize(
         ("pattern", "expected"),

@@ -15,6 +15,7 @@ from ...core import (
     DataLoss,
     Flag,
     Int,
+    Misconfigured,
     Options,
     PartitionProgress,
     Position,
@@ -70,7 +71,10 @@ class FileStreamSource(Source):
     name = "file_stream"
     limits = ("bytes",)
     position_unit = "bytes"
-    conditions = "files are appended to or renamed, not truncated or rewritten"
+    conditions = (
+        "files are appended to or renamed, not truncated or rewritten; nobody writes to a renamed file that has rested for a "
+        "minute"
+    )
     options = Options(
         path=Text(REQUIRED, meaning="a file or a glob, which may appear later"),
         numPartitions=Int(4, at_least=1, meaning="parallel readers"),
@@ -118,13 +122,18 @@ class FileStreamEnumerator(SplitEnumerator[LineRange]):
     def __init__(self, source: FileStreamSource) -> None:
         self.pattern = os.path.abspath(local_path(source.values["path"]))
         self.fail = source.values["failOnDataLoss"]
+        self.waits = source.streaming
         self._checked: dict[str, FileState] = {}
 
     def start(self) -> Position:
         return {"files": {}, "next": 1}
 
     def head(self) -> TailHead:
-        return listing(self.pattern)
+        head = listing(self.pattern)
+        if not head.files and not self.waits:
+            text = f'"{self.pattern}" names no file. Correct it; or read a stream, which waits for the first.'
+            raise Misconfigured("connectors.file_stream", [Problem("path", text)])
+        return head
 
     def advance(self, at: Position, head: TailHead, limit: ReadLimit) -> Position:
         files, looks, number = self._follow(at, head)

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
+from ...storage.location import alternatives
+
 _MARK_BYTES = 256
 # What rotation adds to a name: app.log.1, app.log-20250131, app.2025-01-31.log, app-7.log. Letters are no part of it, so
 # that app.log.1.gz is not taken for lines.
@@ -76,10 +78,11 @@ class FollowedFile:
 
 def listing(pattern: str) -> TailHead:
     """The files that ``pattern`` (a path or a glob) names now, and those that were rotated away from it."""
-    paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    patterns = [pattern] if os.path.isfile(pattern) else alternatives(pattern)
+    paths = sorted({path for each in patterns for path in (glob.glob(each) if glob.has_magic(each) else [each])})
     files = {state.path: state for state in map(look, paths) if state is not None}
     homes: dict[str, set[str]] = {}
-    for path in {pattern, *files}:
+    for path in {*patterns, *files}:
         homes.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
     beside = {}
     for folder, names in homes.items():

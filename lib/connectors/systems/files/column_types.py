@@ -18,6 +18,8 @@ from ...formats.text import valid_text
 
 _SWITCH: Final = -141_427  # 1582-10-15, the first day of the Gregorian calendar
 
+_YEAR_0: Final = -719_470  # March 1 of the year 0 by the Julian calendar, from which a leap day ends its year
+
 
 def parts(kind: pa.DataType) -> Iterator[pa.DataType]:
     """``kind`` and the types within it."""
@@ -105,6 +107,23 @@ def _julian(column: pa.Array) -> pa.Array:
     month = dates.astype("datetime64[M]").astype(np.int64) % 12
     year = dates.astype("datetime64[Y]").astype(np.int64) + 1970 - (month < 2)
     days[early] = np.minimum(days[early] + year // 100 - year // 400 - 2, _SWITCH)
+    return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
+
+
+def proleptic_days(column: pa.Array) -> pa.Array:
+    """``column`` of an ORC file with dates as Spark reads them: the inverse of :func:`hybrid_days`."""
+    if not any(map(types.is_date32, parts(column.type))):
+        return column
+    return rebuilt(column, column.type, lambda leaf, kind: _gregorian(leaf) if types.is_date32(kind) else leaf)
+
+
+def _gregorian(column: pa.Array) -> pa.Array:
+    days = column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+    early = days < _SWITCH
+    if not early.any():
+        return column
+    year = (4 * (days[early] - _YEAR_0) + 3) // 1461
+    days[early] -= year // 100 - year // 400 - 2
     return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
 
 

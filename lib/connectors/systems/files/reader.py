@@ -1,10 +1,11 @@
-"""The rows of one file, in the columns of the query, for each file format."""
+"""The rows of one file, for each file format."""
 
 from __future__ import annotations
 
 import contextlib
 import io
-import itertools
+import json
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
@@ -12,10 +13,12 @@ import pyarrow as pa
 
 from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
 from ...formats import JsonFormat, sql_type
-from ...formats.avro import AvroSchema
+from ...formats.avro import AvroReader, AvroSchema
 from ...formats.avro_writer import INSTALL
 from ...formats.base import quoted
 from ...ground.clients import client_library
+from .column_types import proleptic_days
+from .file_columns import names_in
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ROWS, _BLOCK = 16_384, 1 << 20
@@ -23,6 +26,8 @@ _LONGEST_ROW = 16 << 20
 """The most bytes of a csv row."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
 """The first bytes of a file of each format."""
+_HYBRID: Final = ("ORC_JAVA", "ORC_CPP")
+"""The writers of ORC whose dates before 1582-10-15 are by the Julian calendar; Trino, for one, has one calendar."""
 _TEXT_BEGINS: Final = {b"{": "json"}
 
 
@@ -63,8 +68,6 @@ def _own_schema(file: Any, kind: str) -> pa.Schema:
 
         return orc.ORCFile(file).schema.remove_metadata()
     reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
-    import json
-
     return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
 
 
@@ -90,7 +93,7 @@ def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
     except Exception as error:  # libraries raise any error: fastavro a SystemError
         file.seek(0)
         begin = file.read(max(map(len, _MAGIC.values())))
-        if isinstance(error, pa.ArrowInvalid) and begin.startswith(_MAGIC[kind]):
+        if isinstance(error, ValueError) and begin.startswith(_MAGIC[kind]):
             raise Fatal(f"{path} cannot be read as {kind}: {error}", way_out="move the file away, or write it again") from None
         if not begin or begin.startswith(_MAGIC[kind]):
             raise
@@ -146,37 +149,6 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, partition: dict[str, str | None]) -> pa.RecordBatch:
-    """``rows`` with the columns of ``schema``; missing columns have the value of the ``partition``, else null.
-
-    Raises :class:`Fatal`, which names a column that does not fit.
-    """
-    columns = []
-    for field in schema:
-        if field.name in rows.schema.names:
-            column = rows.column(rows.schema.names.index(field.name))
-        elif partition.get(field.name) is not None:
-            column = pa.array([partition[field.name]] * rows.num_rows, pa.string())
-        else:
-            column = pa.nulls(rows.num_rows, field.type)
-        columns.append(_cast(column, field, path))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
-            return column.cast(field.type, safe=False)  # units finer than Spark's are cut off, as in Spark
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Fatal(
-            f'the column "{field.name}" is {column.type} in {path} and {field.type} in the query: {error}',
-            way_out=f"read it as {column.type} by .schema(…), or move the file away",
-        ) from None
-
-
 def unpacked(file: Any, path: str) -> Any:
     """The content of ``file``, decompressed by the codec in its name."""
     codec = next((codec for ending, codec in _CODECS.items() if path.endswith(ending)), None)
@@ -188,7 +160,7 @@ def _parquet(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         parquet = _open_parquet(file)
     except pa.ArrowInvalid as error:
         raise DataLoss(f"it is no complete Parquet file: {error}") from None
-    columns = [name for name in schema.names if name in parquet.schema_arrow.names]
+    columns = names_in(parquet.schema_arrow.names, schema)
     if columns:
         yield from parquet.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False)
     else:
@@ -211,20 +183,37 @@ def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.orc as orc
 
     orc_file = orc.ORCFile(file)
-    columns = [name for name in schema.names if name in orc_file.schema.names]
+    columns = names_in(orc_file.schema.names, schema)
     if not columns:
         yield _without_columns(orc_file.nrows)
         return
+    is_hybrid = orc_file.writer in _HYBRID
     for number in range(orc_file.nstripes):
-        yield orc_file.read_stripe(number, columns=columns)
+        stripe = orc_file.read_stripe(number, columns=columns)
+        days = [proleptic_days(column) for column in stripe.columns] if is_hybrid else stripe.columns
+        yield pa.RecordBatch.from_arrays(days, names=stripe.schema.names)
 
 
 def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
-    names = [field["name"] for field in reader.writer_schema["fields"]]
-    columns = pa.schema([schema.field(name) for name in schema.names if name in names])
-    while rows := list(itertools.islice(reader, _ROWS)):
-        yield pa.RecordBatch.from_pylist(rows, columns) if len(columns) else _without_columns(len(rows))
+    blocks = client_library("fastavro", INSTALL, connector="connectors.files").block_reader(file)
+    written = AvroSchema(json.dumps(blocks.writer_schema))
+    columns = [written.type.field(name) for name in names_in([field.name for field in written.type], schema)]
+    records = AvroReader(written, pa.struct(columns))
+    for block in blocks:
+        if not columns:
+            yield _without_columns(block.num_records)
+            continue
+        decoded = records.decode(_bodies(block))
+        if decoded.bad:
+            raise ValueError(f"record {decoded.bad[0].index} of the block at byte {block.offset}: {decoded.bad[0].error}")
+        yield pa.RecordBatch.from_struct_array(decoded.values)
+
+
+def _bodies(block: Any) -> pa.Array:
+    """The records of a block as bytes. Only a reader of all their fields finds where one ends."""
+    ends = [0, *(block.bytes_.tell() for _ in block)]
+    buffers = [None, pa.array(ends, pa.int32()).buffers()[1], pa.py_buffer(block.bytes_.getvalue())]
+    return pa.Array.from_buffers(pa.binary(), len(ends) - 1, buffers)
 
 
 def _lines(stream: Any) -> Iterator[list[bytes]]:
@@ -258,10 +247,47 @@ def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_struct_array(decoded.values) if len(schema) else _without_columns(len(filled))
 
 
+class _Quotes(io.RawIOBase):
+    """A stream of csv that has quotes as in RFC 4180. From others Arrow makes other texts and rows, and says nothing."""
+
+    _fields = re.compile(rb'(?:"[^"]*(?:""[^"]*)*"[,\r\n]|(?!")[^,\r\n]*[,\r\n])*')
+    _wrong = re.compile(rb'"[^"]*(?:""[^"]*)*"[^",\r\n]')
+
+    def __init__(self, stream: Any, path: str) -> None:
+        self._stream = stream
+        self._path = path
+        self._rest = b""
+        """What there is of the last field; of one that is not in quotes the first byte will do."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        data = self._stream.read(len(into))
+        self._check(data or b"\n")
+        if not data and self._rest.startswith(b'"'):
+            raise self._problem("is never closed")
+        into[: len(data)] = data
+        return len(data)
+
+    def _check(self, data: bytes) -> None:
+        rest = self._rest + data
+        fields = self._fields.match(rest) if b'"' in rest else None
+        rest = rest[fields.end() if fields else max(map(rest.rfind, (b",", b"\r", b"\n"))) + 1 :]
+        if self._wrong.match(rest):
+            raise self._problem("ends before the end of its field")
+        self._rest = rest if rest.startswith(b'"') else rest[:1]
+
+    def _problem(self, what: str) -> Poison:
+        text = f"{self._path} cannot be read as csv: a text in quotes {what}"
+        way_out = 'double each quote in it ("", in Spark by .option("escape", "\\"")), or move the file away'
+        return Poison(text, way_out=way_out)
+
+
 def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.csv as csv
 
-    buffered = io.BufferedReader(stream, _BLOCK)
+    buffered = io.BufferedReader(_Quotes(stream, path), _BLOCK)
     if not buffered.peek(1):
         return
     names = schema.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import glob
 import logging
-import re
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,9 +38,10 @@ from ...core import (
 from ...core.datasets import Dataset, of_location
 from ...ground.state import digest
 from ...storage import is_hidden, is_local, local_path, storage_of
-from ...storage.location import Location, without_user
+from ...storage.location import Location, alternatives, without_user
+from .file_columns import conformed, name_in
 from .folders import FORMATS, NULL
-from .reader import conformed, read_file, schema_of, sql_columns
+from .reader import read_file, schema_of, sql_columns
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Listing:
         folders = self.path.rstrip("/").split("/")
         plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder) or "{" in folder), len(folders))
         self.root = "/".join(folders[:plain]) or ("/" if plain else ".")
-        self._patterns = [_alternatives(folder) for folder in folders[plain:]]
+        self._patterns = [alternatives(folder) for folder in folders[plain:]]
         self.storage = storage_of(self.root, options)
 
     def __iter__(self) -> Iterator[ListedFile]:
@@ -104,19 +105,12 @@ class Listing:
             if is_hidden(item.name) or (patterns and not any(fnmatchcase(item.name, glob) for glob in patterns[0])):
                 continue
             path = f"{folder}/{item.name}" if folder else item.name
+            if not path:  # a key of S3 with "//" after the root: its folder has no name, and would be the root again
+                continue
             if not item.is_folder and len(patterns) <= 1:
                 yield ListedFile(path, item.size, item.changed)
-            elif item.is_folder and (patterns or self.recursive):
+            elif item.is_folder and (patterns or self.recursive or "=" in item.name):
                 yield from self._below(path, patterns[1:])
-
-
-def _alternatives(pattern: str) -> list[str]:
-    """The patterns without braces for ``pattern``: ``a.json`` and ``b.json`` for ``{a,b}.json``."""
-    braces = re.search(r"\{([^{}]*)\}", pattern)
-    if braces is None:
-        return [pattern]
-    begin, end = pattern[: braces.start()], pattern[braces.end() :]
-    return [whole for choice in braces[1].split(",") for whole in _alternatives(begin + choice + end)]
 
 
 def partition_values(path: str) -> dict[str, str | None]:
@@ -150,7 +144,9 @@ class FilesSource(Source):
 
     The source skips names that begin with ``.`` or ``_``, and unpacks ``.gz``, ``.bz2``, ``.zst`` and ``.lz4``. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
-    its folders (``year=2024``), or are null. Lines of csv have no header.
+    its folders (``year=2024``), or are null. In parquet, orc and avro a name may have another case, and a column another
+    type; a value that would change in the type of the query is an error. Lines of csv have no header, and quotes in a text
+    in quotes are doubled.
 
     The source reads files in the order of their times, and does not remember them for ever. A file may appear more than
     ``maxFileAge`` after its own last change, measured from the newest file read, or behind 10,000 newer files that were read.
@@ -162,6 +158,7 @@ class FilesSource(Source):
     Files must appear complete, by a rename or an upload, and not change after that. S3 gives a file uploaded in parts the
     time when its upload began. This also holds for files of this library's sink, which may appear hours later, at a start
     after a crash. A batch of a path that does not exist is an error; a stream with ``.schema(…)`` waits for the path.
+    A query may get another ``path`` if its part before the first wildcard is the same.
     """
 
     name = "files"
@@ -172,7 +169,9 @@ class FilesSource(Source):
             meaning="a file, a folder or a glob: local, s3://, hdfs:// by WebHDFS, whatever fsspec knows"
         ),
         fileFormat=Choice("parquet", among=FORMATS, meaning="the format of the files"),
-        recursiveFileLookup=Flag(False, meaning="also the files of folders in the folder"),
+        recursiveFileLookup=Flag(
+            False, meaning="also the files of folders in the folder; those of a column, such as year=2024, are read always"
+        ),
         maxFileAge=Duration(
             3600.0, meaning="a file that appears longer than this after its last change counts as read"
         ),
@@ -180,8 +179,8 @@ class FilesSource(Source):
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys; or objects of them by location"),
     )
     conditions = (
-        "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change and before 10,000 "
-        "newer ones are read"
+        "files appear complete, do not change, have one name below the path (no links to each other), and appear within "
+        "maxFileAge (1 hour) of their last change and before 10,000 newer ones are read"
     )
 
     @property
@@ -220,7 +219,7 @@ class FilesHead:
 
 
 class FilesEnumerator(SplitEnumerator[WholeFile]):
-    """Recognizes new files by their times and names.
+    """Recognizes new files by their times and names. Names are relative to ``root``, where the path has its first wildcard.
 
     A position has the ``files`` of its batch, and the time ``at`` up to which files were read. ``seen`` has the time and a
     digest of the name of each file that earlier batches read and that is not forgotten. ``old`` is the place (time and name)
@@ -247,6 +246,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
         return FilesHead(files, time.time_ns())
 
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
+        self._check_root(at)
         if at and "files" not in at:  # only the start is empty; anything else would read from the beginning again
             raise KeyError("files")
         new = list(self._new(at, head))
@@ -266,10 +266,20 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             "seen": seen,
             "old": [*forgotten, sum(file.place < forgotten for file in head.files)],
             "skipped": skipped,
+            "root": self.listing.storage.root,
         }
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[WholeFile]:
+        self._check_root(end)
         return (WholeFile(*file) for file in end["files"])
+
+    def _check_root(self, at: Position) -> None:
+        """Raises :class:`Misconfigured` if names in the position ``at`` are relative to another root."""
+        root = self.listing.storage.root
+        if os.path.abspath(at.get("root", root)) != os.path.abspath(root):  # a relative path may have become absolute
+            text = f'is below "{root}", and in the checkpoint below "{at["root"]}": files would be read twice, or not at all. '
+            text += "Give the earlier path, or one with its first wildcard at the same place; or take a new checkpoint."
+            raise Misconfigured("connectors.files", [Problem("path", text)])
 
     def progress(self, at: Position, head: FilesHead) -> Sequence[PartitionProgress]:
         waiting = list(self._new(at, head))
@@ -394,9 +404,9 @@ class FilesReader(SplitReader[WholeFile]):
         self.fail = fail
 
     def read(self, split: WholeFile) -> Iterator[pa.RecordBatch]:
-        partition: dict[str, str | None] = partition_values(split.path)
-        columns = pa.schema([field for field in self.schema if field.name not in partition])
         path = self.listing.full(split.path)
+        partition: dict[str, str | None] = partition_values(split.path)
+        columns = pa.schema([field for field in self.schema if name_in([*partition], field.name) is None])
         try:
             with self.listing.open(split.path) as file:
                 if file.size() != split.size:
