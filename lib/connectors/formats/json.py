@@ -60,7 +60,9 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
         return None
     if pa.types.is_date(kind):
         return pa.string()
-    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_decimal, pa.types.is_timestamp)
+    if pa.types.is_decimal(kind):  # Arrow's reader does not count the digits before the point; the cast does
+        return pa.decimal256(76, kind.scale)
+    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_timestamp)
     return kind if is_text(kind) or any(test(kind) for test in known) else None
 
 
