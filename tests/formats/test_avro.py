@@ -219,6 +219,49 @@ def test_a_column_is_written_as_the_branch_that_takes_its_type() -> None:
     assert written(schema, pa.struct([("x", pa.string())]), {"x": "t"}) == {"x": "t"}
 
 
+MILLIS, NANOS = ({"type": "long", "logicalType": f"timestamp-{part}"} for part in ("millis", "nanos"))
+AT = datetime(2024, 1, 31, 12, 0, 0, 123456, timezone.utc)
+EXACT: list[tuple[Any, pa.DataType, Any, Any]] = [
+    (MILLIS, pa.int64(), 1_700_000_000_123, datetime.fromtimestamp(1_700_000_000, timezone.utc).replace(microsecond=123000)),
+    (NANOS, pa.timestamp("us", "UTC"), AT, int(AT.timestamp()) * 10**9 + 123_456_000),
+    (["int", "long"], pa.int64(), 2**40, 2**40),
+    (["double", "long"], pa.int64(), 2**53 + 1, 2**53 + 1),
+    (["float", "double"], pa.float64(), 0.1, 0.1),
+    ("double", pa.int64(), 2**53, 2.0**53),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "value", "expected"), EXACT, ids=str)
+def test_a_number_is_written_as_it_is(kind: Any, column: pa.DataType, value: Any, expected: Any) -> None:
+    assert written(record(("x", kind)), pa.struct([("x", column)]), {"x": value}) == {"x": expected}
+
+
+ALTERED: list[tuple[Any, pa.DataType, Any]] = [
+    ("int", pa.int64(), 2**31),
+    ("int", pa.float64(), 1.5),
+    ("long", pa.decimal128(5, 2), Decimal("1.50")),
+    (MILLIS, pa.date32(), date(2024, 1, 31)),
+    ("float", pa.float64(), 0.1),
+    ("float", pa.int32(), 2**24 + 1),
+    ("double", pa.int64(), -(2**53) - 1),
+    ("double", pa.decimal128(38, 18), Decimal("0.1")),
+    ("boolean", pa.int64(), 5),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "value"), ALTERED, ids=str)
+def test_a_number_that_would_be_another_one_is_refused(kind: Any, column: pa.DataType, value: Any) -> None:
+    with pytest.raises(ValueError, match="x is "):
+        written(record(("x", kind)), pa.struct([("x", column)]), {"x": value})
+
+
+def test_a_member_of_a_union_is_written_as_its_own_branch() -> None:
+    schema = json.dumps(record(("x", ["double", "long", "null"])))
+    codec = AvroFormat(AvroSchema(schema).type, FormatSettings(avro_schema=schema))
+    rows = [{"x": {"member0": None, "member1": 5}}, {"x": {"member0": 5.0, "member1": None}}, {"x": None}]
+    assert codec.decode(codec.encode(pa.array(rows, codec.kind))).values.to_pylist() == rows
+
+
 DEFAULTS: list[tuple[Any, Any, Any]] = [
     (
         {"type": "long", "logicalType": "timestamp-millis"},
