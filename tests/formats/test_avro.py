@@ -214,6 +214,17 @@ def test_a_field_without_a_column_is_written_with_its_default_or_as_null() -> No
     assert row == {"id": 1, "maybe": None, "raw": b"\xff", "n": 7, "inner": {"a": 1, "b": 2}}
 
 
+@pytest.mark.parametrize(
+    ("column", "place"), [(("mayb", pa.int32()), "mayb"), (("l", pa.list_(pa.struct([("b", pa.int32())]))), "l.b")], ids=str
+)
+def test_a_column_that_the_schema_lacks_is_refused_and_not_left_out(column: tuple[str, pa.DataType], place: str) -> None:
+    item = {**record(("a", ["null", "int"])), "name": "I"}
+    schema = record(("id", "long"), ("maybe", ["null", "int"]), ("l", ["null", {"type": "array", "items": item}]))
+    codec = AvroFormat(pa.struct([("id", pa.int64()), column]), FormatSettings(avro_schema=json.dumps(schema)))
+    with pytest.raises(ValueError, match=f"^{place} is no field of the Avro schema"):
+        codec.check_encode()
+
+
 def test_a_column_is_written_as_the_branch_that_takes_its_type() -> None:
     schema = record(("x", [{"type": "long", "logicalType": "timestamp-millis"}, "string", "null"]))
     assert written(schema, pa.struct([("x", pa.string())]), {"x": "t"}) == {"x": "t"}

@@ -96,6 +96,8 @@ class AvroWriter:
 
     def _record(self, fields: list[Any], kind: pa.DataType, path: str) -> _Conversion:
         types = {field.name: field.type for field in fields_of(kind)}
+        if unknown := types.keys() - {field["name"] for field in fields}:
+            raise ValueError(f"{f'{path}.{min(unknown)}'.lstrip('.')} is no field of the Avro schema")
         inner: list[tuple[str, _Conversion]] = []
         missing: dict[str, Any] = {}
         for field in fields:
