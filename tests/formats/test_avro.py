@@ -126,6 +126,15 @@ def test_a_field_that_was_dropped_is_null_or_the_readers_default() -> None:
     assert read(writer, row, kind, reader) == {"z": "e", "new": 7, "b": b"\xff", "a": 1}
 
 
+def test_a_field_is_found_by_its_earlier_name() -> None:
+    reader = record(("town", ["null", "string"]), ("id", "int"))
+    reader["fields"][0] |= {"default": None, "aliases": ["place", "city"]}
+    kind = AvroSchema(json.dumps(reader)).type
+    assert read(record(("city", "string"), ("id", "int")), {"city": "Bern", "id": 1}, kind, reader) == {"town": "Bern", "id": 1}
+    both = record(("town", "string"), ("city", "string"), ("id", "int"))
+    assert read(both, {"town": "Bern", "city": "CH", "id": 1}, kind, reader) == {"town": "Bern", "id": 1}
+
+
 def test_bytes_after_the_last_field_are_an_error() -> None:
     schema = AvroSchema(json.dumps(record(("x", "long"))))
     decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x02", b"\x02\x02", b"", b"\x80"], pa.binary()))
