@@ -239,6 +239,11 @@ def test_a_decimal_with_more_digits_before_the_point_than_its_column_is_bad(numb
         assert bad(codec, b'{"m":9999999.99}', record, b'{"m":-9999999.99}') == [1]
 
 
+def test_a_number_beyond_those_of_a_float_is_bad() -> None:
+    codec = JsonFormat(pa.struct([("f", pa.float32())]))
+    assert bad(codec, b'{"f":1e39}', b'{"f":-3.4028235E38}', b'{"f":"NaN"}', b'{"f":1e-50}') == [0]
+
+
 def test_a_decimal_of_38_digits_has_no_room_for_one_more() -> None:
     codec = JsonFormat(pa.struct([("m", pa.decimal128(38, 18))]))
     assert bad(codec, b'{"m":99999999999999999999}', b'{"m":100000000000000000000}') == [1]

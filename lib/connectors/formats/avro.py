@@ -167,8 +167,8 @@ def _bytes_for(precision: int) -> int:
 class AvroReader:
     """Reads records that were written with one schema as ``kind``. Raises ``ValueError`` if they cannot be read so.
 
-    Fields are matched by name, or by an alias that ``reader`` has. What the writer lacks is null, or the default of ``reader``; what ``kind`` lacks is
-    passed over; a number is read as a wider one.
+    Fields are matched by name, or by an alias that ``reader`` has. What the writer lacks is null, or the default of
+    ``reader``; what ``kind`` lacks is passed over; a number is read as a wider one.
     """
 
     def __init__(self, writer: AvroSchema, kind: pa.DataType, reader: AvroSchema | None = None) -> None:

@@ -9,6 +9,7 @@ import datetime
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
@@ -152,6 +153,8 @@ def _leaf_reader(kind: pa.DataType) -> tuple[str, _Reader]:
         return "true or false", lambda value: _of(value, bool)
     if pa.types.is_integer(kind):
         return f"a whole number ({kind})", _whole(kind)
+    if pa.types.is_float32(kind):
+        return "a number that fits a float", lambda value: struct.unpack("<f", struct.pack("<f", _float(value)))[0]
     if pa.types.is_floating(kind):
         return "a number", _float
     if pa.types.is_decimal(kind):
