@@ -111,15 +111,27 @@ def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> Non
     [
         ({"value": "x" * 3000}, "max.message.bytes"),
         ({"value": "x", "partition": 2}, "no partition 2"),
+        ({"value": "x", "partition": 2**40}, "no partition 1099511627776"),
+        ({"value": "x", "timestamp": 999}, "the first of 1970"),
     ],
 )
 def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
     target = Target(tmp_path, max_message_bytes="3000")
+    schema = {**TEXT, "partition": pa.int64(), "timestamp": pa.timestamp("us")}
     with pytest.raises(Poison, match=reason):
-        target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()})
+        target.write([*rows(1, 2), row], schema)
     assert target.values() == []
-    target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()}, number=0, errors="skip")
+    target.write([*rows(1, 2), row], schema, number=0, errors="skip")
     assert target.values() == ["v1", "v2"]
+
+
+def test_a_row_without_the_name_of_its_topic_is_left_out_and_an_impossible_name_is_said(target: Target) -> None:
+    records = [{"topic": name, "value": "v"} for name in (None, "", target.topic)]
+    schema = {"topic": pa.string(), "value": pa.string()}
+    target.write(records, schema, topic=None, errors="skip")
+    assert target.values() == ["v"]
+    with pytest.raises(Misconfigured, match='"no topic!" does not exist'):
+        target.write([{"topic": "no topic!", "value": "v"}], schema, topic=None)
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])

@@ -337,7 +337,7 @@ def _described_partitions(admin: Any, name: str) -> int | None:
             futures = admin.describe_topics(client().TopicCollection([name]), request_timeout=_ANSWER_SECONDS)
             return len(futures[name].result(_ANSWER_SECONDS).partitions)
         except client().KafkaException as error:
-            if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "INVALID_TOPIC_EXCEPTION"):
+            if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"):
                 return None
             if error_name(error).endswith("AUTHORIZATION_FAILED"):
                 raise producer_error(error, failure) from None
