@@ -113,10 +113,12 @@ def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> Non
         ({"value": "x", "partition": 2}, "no partition 2"),
         ({"value": "x", "partition": 2**40}, "no partition 1099511627776"),
         ({"value": "x", "timestamp": 999}, "the first of 1970"),
+        ({"value": "x", "timestamp": 4 * 10**15}, "message.timestamp.after.max.ms"),
+        ({"value": "x", "timestamp": 10**15}, "message.timestamp.before.max.ms"),
     ],
 )
 def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
-    target = Target(tmp_path, max_message_bytes="3000")
+    target = Target(tmp_path, max_message_bytes="3000", message_timestamp_before_max_ms="86400000")
     schema = {**TEXT, "partition": pa.int64(), "timestamp": pa.timestamp("us")}
     with pytest.raises(Poison, match=reason):
         target.write([*rows(1, 2), row], schema)

@@ -242,6 +242,8 @@ _PROPAGATION_SECONDS: Final = 5.0
 _DEFAULT_MAXIMUM: Final = 1_048_588
 """Kafka's default for ``max.message.bytes``, for a user who may not read the topic's value."""
 _NO_TOPIC_MAXIMUM: Final = 1_000_000
+MAX_MILLISECONDS: Final = 2**63 - 1
+"""Kafka's default for how old a record may be."""
 LEDGER_PARTITIONS: Final = 32
 MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
 """The ledger topic has a partition for the entry of each slot, and two for the sink."""
@@ -249,11 +251,16 @@ MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
 
 @dataclass(frozen=True)
 class SinkTopic:
-    """A topic to write to. ``largest`` is the most bytes that a record may have, with headers and frame."""
+    """A topic to write to. ``largest`` is the most bytes that a record may have, with headers and frame.
+
+    ``past`` and ``future`` are how far the time of a record may be from the broker's, in milliseconds.
+    """
 
     name: str
     partitions: int
     largest: int
+    past: int = MAX_MILLISECONDS
+    future: int = MAX_MILLISECONDS
 
 
 class SinkTopics:
@@ -271,7 +278,9 @@ class SinkTopics:
         """The topic's present state: an operator may add partitions and raise ``max.message.bytes`` while queries run."""
         admin = _admin(self._config)
         client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client itself refuses larger records
-        self._topics[name] = SinkTopic(name, _partitions(admin, name), min(_largest(admin, name), client_maximum))
+        partitions, settings = _partitions(admin, name), _topic_settings(admin, name)
+        largest = min(int(settings.get("max.message.bytes", _DEFAULT_MAXIMUM)), client_maximum)
+        self._topics[name] = SinkTopic(name, partitions, largest, **_time_limits(settings))
         return self._topics[name]
 
     def largest_record(self, name: str | None) -> int:
@@ -351,7 +360,17 @@ def _is_visible(admin: Any, name: str) -> bool:
     return False
 
 
-def _largest(admin: Any, name: str) -> int:
+def _topic_settings(admin: Any, name: str) -> dict[str, str]:
+    """The settings of a topic; none if the broker does not tell them."""
     with contextlib.suppress(client().KafkaException):
-        return int(_described_config(admin, "TOPIC", name)["max.message.bytes"].value)
-    return _DEFAULT_MAXIMUM
+        return {key: entry.value for key, entry in _described_config(admin, "TOPIC", name).items() if entry.value}
+    return {}
+
+
+def _time_limits(settings: Mapping[str, str]) -> dict[str, int]:
+    """``past`` and ``future`` of a topic that takes the times of records. Brokers before 3.6 have one limit for both."""
+    if settings.get("message.timestamp.type") != "CreateTime":
+        return {}
+    both = settings.get("message.timestamp.difference.max.ms", MAX_MILLISECONDS)
+    names = {"past": "message.timestamp.before.max.ms", "future": "message.timestamp.after.max.ms"}
+    return {side: int(settings.get(name, both)) for side, name in names.items()}

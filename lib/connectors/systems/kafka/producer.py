@@ -17,7 +17,7 @@ from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.errors import Misconfigured, Problem, Transient
 from ...ground.state import digest, dumps
-from .cluster import SinkTopic, SinkTopics
+from .cluster import MAX_MILLISECONDS, SinkTopic, SinkTopics
 from .config import producer_config
 from .errors import ClientReports, client, new_client, producer_error
 from .native import COPIED, MESSAGE, UNASSIGNED, NativeLibrary, addresses_of, library
@@ -126,6 +126,13 @@ class RecordFeeder:
             why = "the topic {} has {} partitions, and no partition {}"
             for row in rows[(numbers < 0) | (numbers >= topic.partitions)]:
                 bad[int(row)] = why.format(topic.name, topic.partitions, column[int(row)])
+        if "timestamp" in records.schema.names:
+            now = round(machine.time() * 1000)
+            times = records.column("timestamp").fill_null(now).to_numpy(zero_copy_only=False)[rows]
+            why = "its timestamp is {} than the topic {} takes (message.timestamp.{}.max.ms)"
+            earlier, later = times < now - topic.past, times > min(now + topic.future, MAX_MILLISECONDS)
+            bad |= dict.fromkeys(rows[earlier].tolist(), why.format("earlier", topic.name, "before"))
+            bad |= dict.fromkeys(rows[later].tolist(), why.format("later", topic.name, "after"))
         return bad
 
     def wait_for_room(self, count: int, size: int = 0) -> None:
