@@ -156,6 +156,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         ends = dict(head.last)
         if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
+            if bound.offsets is not None and not self.source.streaming:
+                self._check_stops(stops, begins, head)
             ends = {partition: min(last, stops.get(partition, 0)) for partition, last in ends.items()}
         ends = {partition: max(ends[partition], begin) for partition, begin in begins.items()}
         if self._alignment is None:
@@ -174,6 +176,14 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
             for partition, last in head.last.items()
             if partition in offsets
         }
+
+    def _check_stops(self, stops: Mapping[Partition, int], begins: Mapping[Partition, int], head: KafkaHead) -> None:
+        """Reports the partitions in which a batch would read less than up to the offsets that its user has named."""
+        for partition, stop in stops.items():
+            begin, last = begins.get(partition, stop), head.last[partition]
+            if not begin <= stop <= last:
+                text = f"the batch is to end at offset {stop}, but it begins at {begin}, and the partition ends at {last}"
+                self._report_loss(partition_name(partition), text)
 
     def _waits_for_more(self, offsets: int, head: KafkaHead) -> bool:
         """True while there are fewer offsets than ``minOffsetsPerTrigger``, but for at most ``maxTriggerDelay``."""
