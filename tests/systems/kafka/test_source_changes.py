@@ -188,6 +188,20 @@ def test_a_topic_that_is_deleted_between_plan_and_read_ends_its_range() -> None:
     reader.close()
 
 
+def test_a_partition_that_is_not_read_while_its_topic_is_made_anew_is_read_from_its_first_record() -> None:
+    topic = Topic(2)
+    topic.send([b"a", b"b"])
+    options = {name: value for name, value in topic.options(failOnDataLoss="false").items() if name != "subscribe"}
+    both, first = (json.dumps({topic.name: partitions}) for partitions in ([0, 1], [0]))
+    query = Query({**options, "assign": both})
+    assert sorted(query.values()) == [b"a", b"b"]
+    topic.delete()
+    topic.create()
+    topic.send([b"c", b"d"])
+    assert Query({**options, "assign": first}, query.log).values() == [b"c"]
+    assert Query({**options, "assign": both, "failOnDataLoss": "true"}, query.log).values() == [b"d"]
+
+
 def test_topics_that_are_not_read_any_more_keep_their_place() -> None:
     first, second = Topic(1), Topic(1)
     first.send([b"a"])

@@ -77,7 +77,11 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         )
         if not is_lost and not any(shares.values()):
             return at
-        unread = {partition: offset for partition, offset in before.at.items() if not self._is_read(partition)}
+        unread = {
+            partition: offset
+            for partition, offset in before.at.items()
+            if not self._is_read(partition) and not _is_anew(partition[0], before, head)
+        }
         ids = {topic: before.ids[topic] for topic, _ in unread if topic in before.ids} | head.ids()
         self._planned = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
         return self._planned
@@ -232,8 +236,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         topic = head.topics.get(partition[0])
         if topic is None:
             return f"the topic is gone; it was read up to offset {offset}"
-        earlier_id = before.ids.get(partition[0])
-        if earlier_id is not None and topic.id is not None and earlier_id != topic.id:
+        if _is_anew(partition[0], before, head):
             return f"the topic was deleted and made anew; the old one was read up to offset {offset}"
         if partition not in head.first:
             return f"the partition is gone; it was read up to offset {offset}"
@@ -246,6 +249,11 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     def _report_loss(self, where: str, loss: str) -> None:
         """Raises ``DataLoss``; with ``failOnDataLoss=false`` it only warns."""
         DataLoss(loss, connector="connectors.kafka", where=where, way_out=_WAY_OUT).report(_log, fails=self.fail)
+
+
+def _is_anew(topic: str, before: KafkaPosition, head: KafkaHead) -> bool:
+    """True if ``topic`` is another one than that of the position."""
+    return topic in before.ids and head.ids().get(topic, before.ids[topic]) != before.ids[topic]
 
 
 class Alignment:
