@@ -83,11 +83,12 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
             if not self._is_read(partition) and not _is_anew(partition[0], before, head)
         }
         ids = {topic: before.ids[topic] for topic, _ in unread if topic in before.ids} | head.ids()
-        self._planned = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
-        return self._planned
+        end = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
+        self._planned = None if head.frozen else end
+        return end
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        """Checks the topics of a batch that an earlier run has planned: its offsets may now belong to another topic."""
+        """Checks the topics of a batch that an earlier run or an old head has planned: its offsets may be another topic's."""
         return super().slices(start, end if end == self._planned else self._without_new_topics(end), parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[OffsetRange]:
