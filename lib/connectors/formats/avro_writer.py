@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ..ground.clients import client_library
-from ..ground.columns import is_binary, is_text
+from ..ground.columns import in_numbers, is_binary, is_text
 from .base import fields_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class AvroWriter:
         self._schema = schema
         self._parsed = self._library.parse_schema(self._physical(schema.root), _force=True)
         self._convert = self._conversion(schema.root, kind, "")
-        self._numbers = _in_numbers(kind)
+        self._numbers = in_numbers(kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
         rows = values.cast(self._numbers).to_pylist()
@@ -238,16 +238,3 @@ _WRITABLE: Final[dict[str, Callable[[pa.DataType], bool]]] = {
     "map": pa.types.is_map,
 }
 """The Arrow types of which at least some values can be written as each type of Avro."""
-
-
-def _in_numbers(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with times and dates as numbers, as which Python writes them."""
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _in_numbers(field.type)) for field in fields_of(kind)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_in_numbers(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _in_numbers(kind.item_type))
-    if pa.types.is_timestamp(kind):
-        return pa.int64()
-    return pa.int32() if pa.types.is_date32(kind) else kind

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from connectors.core import Misconfigured, Poison
+from connectors.core import Batch, Misconfigured, Poison
+from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka.records import Serializer
 
 from .sink_target import TEXT, Target, murmur2, rows
 
@@ -125,6 +127,21 @@ def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: di
     assert target.values() == []
     target.write([*rows(1, 2), row], schema, number=0, errors="skip")
     assert target.values() == ["v1", "v2"]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.list_(pa.struct([("at", pa.timestamp("us"))]))], ids=str)
+def test_a_bad_row_may_have_a_time_that_python_lacks(kind: pa.DataType) -> None:
+    """As the source of Kafka has it of a record with nanoseconds."""
+    last = 2**63 - 1
+    rows = pa.RecordBatch.from_pydict({
+        "topic": pa.array(["t", None]),
+        "value": ["a", "b"],
+        "at": pa.array([None, last if pa.types.is_timestamp(kind) else [{"at": last}]], kind),
+    })  # fmt: skip
+    sink = KafkaSink.of({"kafka.bootstrap.servers": "h:1", "errors": "skip"})
+    rejects = sink.rejects(Batch("s", "q", 0))
+    assert Serializer(sink.values, rows.schema).records(rows, rejects).to_pylist() == [{"value": b"a", "topic": "t"}]
+    assert rejects.count == 1
 
 
 def test_a_row_without_the_name_of_its_topic_is_left_out_and_an_impossible_name_is_said(target: Target) -> None:

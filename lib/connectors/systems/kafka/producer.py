@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.batch import Batch, Committable
-from ...core.dead_letters import Rejects
+from ...core.dead_letters import Rejects, row_at
 from ...core.sink import SinkWriter
 from ...core.writing import StageWriter
 from ...ground import machine
@@ -60,7 +60,7 @@ class RecordFeeder:
         bad = self._refusals(records, size)
         if bad:
             for number in sorted(bad):
-                rejects.add(readable(records.slice(number, 1).to_pylist()[0]), bad[number])
+                rejects.add(readable(row_at(records, number)), bad[number])
             mask = keep_mask(records, bad)
             records, size = records.filter(pa.array(mask)), size[mask]
         for first, last in _chunks(size, self._chunk_records, min(self._max_bytes // 4, _CHUNK_BYTES)):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.dead_letters import Rejects
+from ...core.dead_letters import Rejects, row_at
 from ...formats import Side, format_of
 from ...ground.columns import is_binary, is_text
 from ...ground.errors import Misconfigured, Problem
@@ -169,7 +169,7 @@ def _without(rows: pa.RecordBatch, bad: Mapping[int, str], rejects: Rejects) -> 
     if not bad:
         return rows
     for number in sorted(bad):
-        rejects.add(rows.slice(number, 1).to_pylist()[0], bad[number])
+        rejects.add(row_at(rows, number), bad[number])
     return rows.filter(pa.array(keep_mask(rows, bad)))
 
 
