@@ -55,6 +55,17 @@ def test_a_pattern_finds_topics_that_come_later() -> None:
     assert query.values() == [b"b"]
 
 
+def test_a_pattern_finds_a_topic_that_is_called_like_those_of_kafka_and_not_kafkas_own() -> None:
+    topic = Topic(1, fresh("__debezium-heartbeat"))
+    topic.transactional()  # Kafka has a topic for its state
+    options = topic.options(subscribePattern=f"({topic.name}|__consumer_offsets|__transaction_state)")
+    del options["subscribe"]
+    topic.send([b"a"])
+    query = Query(options)
+    assert query.values() == [b"a"]
+    assert list(query.log[-1]["at"]["topics"]) == [topic.name]
+
+
 def test_a_deleted_topic_stops_the_query_or_is_left_out() -> None:
     topic, other = Topic(1), Topic(1)
     options = topic.options(subscribe=f"{topic.name},{other.name}")

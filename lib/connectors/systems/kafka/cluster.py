@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _log = logging.getLogger("connectors.kafka")
-_INTERNAL: Final = "__"
-"""The prefix of Kafka's own topics; a pattern matches only the user's."""
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics, as its Java client has them; a pattern matches only the user's, of which some begin with __, too."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
 _CONSUMER_SETTINGS: Final = (
@@ -93,7 +93,7 @@ class Cluster:
         """All topics except Kafka's own."""
         with client_errors("the topics cannot be listed"):
             topics = self.admin.list_topics(timeout=self.timeout).topics
-        return sorted(name for name in topics if not name.startswith(_INTERNAL))
+        return sorted(topics.keys() - _INTERNAL)
 
     def topics(self, names: Sequence[str]) -> dict[str, KafkaTopic]:
         """The topics among ``names`` that exist."""
