@@ -204,6 +204,36 @@ class Cluster:
         self._admin = self._consumer = self._peeking = None
 
 
+def first_records(cluster: Cluster, times: Mapping[Partition, int], ends: Offsets) -> dict[Partition, int | None]:
+    """The offset of the first record at or after each time (milliseconds), before ``ends``; ``None`` if there is none.
+
+    Brokers also answer with transaction markers, whose time is when they were written, and with aborted records.
+    """
+    answers = cluster.after(times)
+    offsets = {name: answer.offset for name, answer in answers.items() if answer is not None and answer.offset < ends[name]}
+    found: dict[Partition, int | None] = dict.fromkeys(times)
+    for name, stamp in cluster.times(offsets).items():
+        at = offsets[name]
+        if stamp is not None and stamp < times[name]:
+            at = first_after(cluster, name, at, ends[name], times[name] - 1)
+            stamp = cluster.times({name: at})[name] if at < ends[name] else None
+        if stamp is not None:
+            found[name] = at
+    return found
+
+
+def first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:
+    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        stamp = cluster.times({partition: middle})[partition]
+        if stamp is not None and stamp <= limit:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 _CONTACT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
 _NOT_REACHED: Final = "see that kafka.bootstrap.servers is right, and that a broker runs there and can be reached from here"

@@ -12,7 +12,7 @@ from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnume
 from ...core.planning import fair_shares
 from ...core.source import Slice
 from ...ground import machine
-from .cluster import Cluster, KafkaHead, KafkaTopic
+from .cluster import Cluster, KafkaHead, KafkaTopic, first_after, first_records
 from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
 from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
 
@@ -34,6 +34,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._topics: dict[str, KafkaTopic] | None = None
         self._listed = 0.0
         self._last: Mapping[Partition, int] = {}
+        self._records: dict[Partition, int] = {}
+        """The records before which the query ends, by the option of a time."""
         self._published: Position | None = None
         self._planned: Position | None = None
         self._waiting_since: float | None = None
@@ -133,9 +135,11 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return head
 
     def _list_topics(self) -> dict[str, KafkaTopic]:
-        self._topics = self.cluster.topics(topic_names(self.values, self.cluster))
-        self._listed = machine.monotonic()
-        return self._topics
+        topics = self.cluster.topics(topic_names(self.values, self.cluster))
+        if topics != self._topics:
+            self._records.clear()
+        self._topics, self._listed = topics, machine.monotonic()
+        return topics
 
     def _measured_head(self) -> KafkaHead:
         topics = self._topics or {}
@@ -173,8 +177,9 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         """The ends of the query in the partitions that the user named; it does not read later partitions."""
         if bound.times is not None:
             times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
-            records = self.cluster.after({name: stamp for name, stamp in times.items() if name in head.last})
-            return {name: record.offset if record else head.last[name] for name, record in records.items()}
+            new = {name: stamp for name, stamp in times.items() if name in head.last and name not in self._records}
+            self._records |= {name: at for name, at in first_records(self.cluster, new, head.last).items() if at is not None}
+            return {name: self._records.get(name, head.last[name]) for name in times.keys() & head.last.keys()}
         offsets = bound.offsets or {}
         return {
             partition: last if offsets[partition] == LATEST else offsets[partition]
@@ -331,17 +336,5 @@ class Alignment:
             if record.offset > behind[partition]:
                 capped[partition] = min(ends[partition], record.offset)
             else:  # a later record comes before: disorder, or a marker, whose time is when it was written
-                capped[partition] = _first_after(cluster, partition, behind[partition], ends[partition], limit)
+                capped[partition] = first_after(cluster, partition, behind[partition], ends[partition], limit)
         return capped
-
-
-def _first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:
-    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        stamp = cluster.times({partition: middle})[partition]
-        if stamp is not None and stamp <= limit:
-            low = middle
-        else:
-            high = middle
-    return high
