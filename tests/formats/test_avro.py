@@ -126,6 +126,15 @@ def test_a_field_that_was_dropped_is_null_or_the_readers_default() -> None:
     assert read(writer, row, kind, reader) == {"z": "e", "new": 7, "b": b"\xff", "a": 1}
 
 
+def test_a_field_is_found_by_its_earlier_name() -> None:
+    reader = record(("town", ["null", "string"]), ("id", "int"))
+    reader["fields"][0] |= {"default": None, "aliases": ["place", "city"]}
+    kind = AvroSchema(json.dumps(reader)).type
+    assert read(record(("city", "string"), ("id", "int")), {"city": "Bern", "id": 1}, kind, reader) == {"town": "Bern", "id": 1}
+    both = record(("town", "string"), ("city", "string"), ("id", "int"))
+    assert read(both, {"town": "Bern", "city": "CH", "id": 1}, kind, reader) == {"town": "Bern", "id": 1}
+
+
 def test_bytes_after_the_last_field_are_an_error() -> None:
     schema = AvroSchema(json.dumps(record(("x", "long"))))
     decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x02", b"\x02\x02", b"", b"\x80"], pa.binary()))
@@ -214,9 +223,63 @@ def test_a_field_without_a_column_is_written_with_its_default_or_as_null() -> No
     assert row == {"id": 1, "maybe": None, "raw": b"\xff", "n": 7, "inner": {"a": 1, "b": 2}}
 
 
+@pytest.mark.parametrize(
+    ("column", "place"), [(("mayb", pa.int32()), "mayb"), (("l", pa.list_(pa.struct([("b", pa.int32())]))), "l.b")], ids=str
+)
+def test_a_column_that_the_schema_lacks_is_refused_and_not_left_out(column: tuple[str, pa.DataType], place: str) -> None:
+    item = {**record(("a", ["null", "int"])), "name": "I"}
+    schema = record(("id", "long"), ("maybe", ["null", "int"]), ("l", ["null", {"type": "array", "items": item}]))
+    codec = AvroFormat(pa.struct([("id", pa.int64()), column]), FormatSettings(avro_schema=json.dumps(schema)))
+    with pytest.raises(ValueError, match=f"^{place} is no field of the Avro schema"):
+        codec.check_encode()
+
+
 def test_a_column_is_written_as_the_branch_that_takes_its_type() -> None:
     schema = record(("x", [{"type": "long", "logicalType": "timestamp-millis"}, "string", "null"]))
     assert written(schema, pa.struct([("x", pa.string())]), {"x": "t"}) == {"x": "t"}
+
+
+MILLIS, NANOS = ({"type": "long", "logicalType": f"timestamp-{part}"} for part in ("millis", "nanos"))
+AT = datetime(2024, 1, 31, 12, 0, 0, 123456, timezone.utc)
+EXACT: list[tuple[Any, pa.DataType, Any, Any]] = [
+    (MILLIS, pa.int64(), 1_700_000_000_123, datetime.fromtimestamp(1_700_000_000, timezone.utc).replace(microsecond=123000)),
+    (NANOS, pa.timestamp("us", "UTC"), AT, int(AT.timestamp()) * 10**9 + 123_456_000),
+    (["int", "long"], pa.int64(), 2**40, 2**40),
+    (["double", "long"], pa.int64(), 2**53 + 1, 2**53 + 1),
+    (["float", "double"], pa.float64(), 0.1, 0.1),
+    ("double", pa.int64(), 2**53, 2.0**53),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "value", "expected"), EXACT, ids=str)
+def test_a_number_is_written_as_it_is(kind: Any, column: pa.DataType, value: Any, expected: Any) -> None:
+    assert written(record(("x", kind)), pa.struct([("x", column)]), {"x": value}) == {"x": expected}
+
+
+ALTERED: list[tuple[Any, pa.DataType, Any]] = [
+    ("int", pa.int64(), 2**31),
+    ("int", pa.float64(), 1.5),
+    ("long", pa.decimal128(5, 2), Decimal("1.50")),
+    (MILLIS, pa.date32(), date(2024, 1, 31)),
+    ("float", pa.float64(), 0.1),
+    ("float", pa.int32(), 2**24 + 1),
+    ("double", pa.int64(), -(2**53) - 1),
+    ("double", pa.decimal128(38, 18), Decimal("0.1")),
+    ("boolean", pa.int64(), 5),
+]
+
+
+@pytest.mark.parametrize(("kind", "column", "value"), ALTERED, ids=str)
+def test_a_number_that_would_be_another_one_is_refused(kind: Any, column: pa.DataType, value: Any) -> None:
+    with pytest.raises(ValueError, match="x is "):
+        written(record(("x", kind)), pa.struct([("x", column)]), {"x": value})
+
+
+def test_a_member_of_a_union_is_written_as_its_own_branch() -> None:
+    schema = json.dumps(record(("x", ["double", "long", "null"])))
+    codec = AvroFormat(AvroSchema(schema).type, FormatSettings(avro_schema=schema))
+    rows = [{"x": {"member0": None, "member1": 5}}, {"x": {"member0": 5.0, "member1": None}}, {"x": None}]
+    assert codec.decode(codec.encode(pa.array(rows, codec.kind))).values.to_pylist() == rows
 
 
 DEFAULTS: list[tuple[Any, Any, Any]] = [

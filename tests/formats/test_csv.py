@@ -56,6 +56,12 @@ def test_a_bad_record_of_csv_is_named(record: bytes) -> None:
     assert values(CSV, b"1,x", record, b"2,y") == [{"a": 1, "s": "x"}, None, {"a": 2, "s": "y"}]
 
 
+def test_a_decimal_of_csv_with_more_digits_before_the_point_than_its_column_is_bad() -> None:
+    assert bad(CsvFormat(pa.struct([("m", pa.decimal128(5, 2))])), b"999.99", b"1000", b"-999.99", b"12345") == [1, 3]
+    lines = (b"99999999999999999999", b" 1.5 ", b"100000000000000000000")
+    assert bad(CsvFormat(pa.struct([("m", pa.decimal128(38, 18))])), *lines) == [2]
+
+
 def test_csv_adds_nothing_to_a_value_whose_quotes_stay_open() -> None:
     assert values(CSV, b'1,"x') == [{"a": 1, "s": "x"}]
 

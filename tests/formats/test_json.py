@@ -231,6 +231,24 @@ def test_the_error_of_a_bad_record_of_json_says_what_is_wrong(record: str, error
     assert failure.error.startswith(error)
 
 
+@pytest.mark.parametrize("number", ["12345678", '"12345678"', "1234567890.5", "1e8", "-1e8"])
+def test_a_decimal_with_more_digits_before_the_point_than_its_column_is_bad(number: str) -> None:
+    record = f'{{"m":{number}}}'.encode()
+    for codec in (JsonFormat(TYPED), JsonFormat(pa.struct([*TYPED, ("b", pa.binary())]))):  # by Arrow, and by Python
+        assert bad(codec, record) == [0]
+        assert bad(codec, b'{"m":9999999.99}', record, b'{"m":-9999999.99}') == [1]
+
+
+def test_a_number_beyond_those_of_a_float_is_bad() -> None:
+    codec = JsonFormat(pa.struct([("f", pa.float32())]))
+    assert bad(codec, b'{"f":1e39}', b'{"f":-3.4028235E38}', b'{"f":"NaN"}', b'{"f":1e-50}') == [0]
+
+
+def test_a_decimal_of_38_digits_has_no_room_for_one_more() -> None:
+    codec = JsonFormat(pa.struct([("m", pa.decimal128(38, 18))]))
+    assert bad(codec, b'{"m":99999999999999999999}', b'{"m":100000000000000000000}') == [1]
+
+
 def test_json_of_other_writers_loses_and_gains_fields_and_widens_numbers() -> None:
     assert values(JSON, b'{"a":1,"s":"x","new":[1]}', b'{"s":"y"}') == [{"a": 1, "s": "x"}, {"a": None, "s": "y"}]
     assert values(JsonFormat(pa.struct([("a", pa.float64())])), b'{"a":1}', b'{"a":1.5}') == [{"a": 1.0}, {"a": 1.5}]

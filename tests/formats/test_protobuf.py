@@ -185,6 +185,35 @@ def test_a_field_of_another_type_is_said_before_anything_is_read(options: dict[s
         format_of(options, pa.struct([("name", pa.int64())]))
 
 
+ITEM = pa.struct([("sku", pa.string()), ("color", pa.string())])
+UNKNOWN = {
+    "nam": ("nam", pa.string()),
+    "first.color": ("first", ITEM),
+    "items.color": ("items", pa.list_(ITEM)),
+    "tags.color": ("tags", pa.map_(pa.string(), ITEM)),
+}
+
+
+@pytest.mark.parametrize(("place", "extra"), UNKNOWN.items(), ids=UNKNOWN)
+def test_a_column_that_the_message_lacks_is_refused_and_not_left_out(
+    options: dict[str, str], place: str, extra: tuple[str, pa.DataType]
+) -> None:
+    with pytest.raises(ValueError, match=f"^{place} is no field of the message"):
+        format_of(options, pa.struct([("id", pa.int64()), extra])).check_encode()
+    format_of(options, pa.struct([("id", pa.int64())])).check_encode()
+
+
+def test_a_double_is_not_written_as_a_float(tmp_path: Path) -> None:
+    message = descriptor_pb2.DescriptorProto(name="F", field=[field("f", 1, Proto.TYPE_FLOAT)])
+    file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax="proto3", message_type=[message])
+    path = tmp_path / "f.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    options = {"value.descriptorFile": str(path), "value.messageName": "F"}
+    format_of(options).check_encode()
+    with pytest.raises(ValueError, match="f is a double, and the message has a float"):
+        format_of(options, pa.struct([("f", pa.float64())])).check_encode()
+
+
 @settings(max_examples=300, deadline=None)
 @given(hostile=st.lists(st.binary(max_size=30), max_size=4))
 def test_hostile_bytes_hide_no_good_record(options: dict[str, str], hostile: list[bytes]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from ..core.batch import Batch, Committable
+from ..core.dead_letters import row_at
 from ..core.sink import Guarantee, Sink, SinkWriter
 from ..ground import machine
 from ..ground.errors import Fatal, Poison
@@ -229,14 +230,14 @@ class BatchingWriter(SinkWriter):
 
     def _is_good(self, batch: pa.RecordBatch, place: int, entry: Any) -> bool:
         if isinstance(entry, Poison):
-            self._rejects.add(batch.slice(place, 1).to_pylist()[0], entry)
+            self._rejects.add(row_at(batch, place), entry)
         return not isinstance(entry, Poison)
 
     def _fits(self, chunk: Chunk, place: int, size: int) -> bool:
         most = self.limits.record_bytes
         if size > most:
             error = Poison(f"the record has {size} bytes, more than the {most} that a request may have")
-            self._rejects.add(chunk.rows.slice(chunk.index[place], 1).to_pylist()[0], error)
+            self._rejects.add(row_at(chunk.rows, chunk.index[place]), error)
         return size <= most
 
     def _entry_or_poison(self, row: dict[str, Any]) -> Any:

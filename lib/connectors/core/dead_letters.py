@@ -27,7 +27,9 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import numpy as np
+import pyarrow as pa
 
+from ..ground.columns import in_numbers
 from ..ground.errors import ConnectorError, Poison
 from ..ground.options import Choice, Json, Options
 from ..ground.state import digest, dumps
@@ -46,6 +48,16 @@ def to_json(row: Mapping[str, Any]) -> str:
     are strings. A map is an object, unless it is empty: then nothing tells it from a list.
     """
     return json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False, default=_plain_value)
+
+
+def row_at(rows: pa.RecordBatch, place: int) -> dict[str, Any]:
+    """One row for a dead letter. Where it has a time that Python lacks, its times are numbers."""
+    row = rows.slice(place, 1)
+    try:
+        return dict(row.to_pylist()[0])
+    except (OverflowError, ValueError):
+        numbers = pa.schema([(field.name, in_numbers(field.type)) for field in row.schema])
+        return dict(row.cast(numbers).to_pylist()[0])
 
 
 def _finite(value: Any) -> Any:

@@ -167,8 +167,8 @@ def _bytes_for(precision: int) -> int:
 class AvroReader:
     """Reads records that were written with one schema as ``kind``. Raises ``ValueError`` if they cannot be read so.
 
-    Fields are matched by name. What the writer lacks is null, or the default of ``reader``; what ``kind`` lacks is
-    passed over; a number is read as a wider one.
+    Fields are matched by name, or by an alias that ``reader`` has. What the writer lacks is null, or the default of
+    ``reader``; what ``kind`` lacks is passed over; a number is read as a wider one.
     """
 
     def __init__(self, writer: AvroSchema, kind: pa.DataType, reader: AvroSchema | None = None) -> None:
@@ -222,9 +222,14 @@ class _Compiler:
         fits(want is None or pa.types.is_struct(want), "record", want, path)
         types = {field.name: field.type for field in fields_of(want)} if want is not None else {}
         readers = {field["name"]: field for field in self._reader_part(reader, schema["type"]).get("fields", ())}
+        own = {field["name"] for field in schema["fields"]}
+        renamed = {
+            alias: name for name, field in readers.items() if name not in own for alias in field.get("aliases", ())
+        }
         inner = []
         for field in schema["fields"]:
-            name, reads = field["name"], readers.get(field["name"], {}).get("type")
+            name = renamed.get(field["name"], field["name"])
+            reads = readers.get(name, {}).get("type")
             inner.append((name, self.node(field["type"], types.get(name), f"{path}.{name}" if path else name, reads)))
         written = {name for name, _ in inner}
         missing = ((name, field) for name, field in readers.items() if name not in written and "default" in field)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ..ground.clients import client_library
-from ..ground.columns import is_binary, is_text
+from ..ground.columns import in_numbers, is_binary, is_text
 from .base import fields_of
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ class AvroWriter:
         self._schema = schema
         self._parsed = self._library.parse_schema(self._physical(schema.root), _force=True)
         self._convert = self._conversion(schema.root, kind, "")
-        self._numbers = _in_numbers(kind)
+        self._numbers = in_numbers(kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
         rows = values.cast(self._numbers).to_pylist()
@@ -80,6 +82,8 @@ class AvroWriter:
             return self._conversion(name, kind, path)
         if name in _WRITABLE and not _WRITABLE[name](kind):
             raise ValueError(f"{path or 'the column'} is {kind}, and cannot be written as {name}")
+        if name in _WHOLE and pa.types.is_integer(kind):
+            return partial(_whole, _WHOLE[name], path, name)
         if name in ("record", "error"):
             return self._record(part["fields"], kind, path)
         if name == "array":
@@ -88,10 +92,12 @@ class AvroWriter:
         if name == "map":
             item = self._nullable(part["values"], kind.item_type, path)
             return lambda pairs: {key: item(value) for key, value in pairs}
-        return _milliseconds if part.get("logicalType", "").endswith("timestamp-millis") else _same
+        return _SCALED.get(part.get("logicalType", "").removeprefix("local-"), _same) if pa.types.is_timestamp(kind) else _same
 
     def _record(self, fields: list[Any], kind: pa.DataType, path: str) -> _Conversion:
         types = {field.name: field.type for field in fields_of(kind)}
+        if unknown := types.keys() - {field["name"] for field in fields}:
+            raise ValueError(f"{f'{path}.{min(unknown)}'.lstrip('.')} is no field of the Avro schema")
         inner: list[tuple[str, _Conversion]] = []
         missing: dict[str, Any] = {}
         for field in fields:
@@ -150,34 +156,65 @@ class AvroWriter:
         if not pa.types.is_struct(kind):
             return self._first_branch(parts, kind, path)
         members = [
-            (field.name, self._conversion(branch, field.type, f"{path}.{field.name}".lstrip(".")))
+            (field.name, self._branch(branch, field.type, f"{path}.{field.name}".lstrip(".")))
             for field, branch in zip(fields_of(kind), parts, strict=True)
         ]
         return lambda row: next((convert(row[key]) for key, convert in members if row[key] is not None), None)
 
+    def _branch(self, part: Any, kind: pa.DataType, path: str) -> _Conversion:
+        """The conversion to a branch of a union, by its name: fastavro would take the first branch that has a value like it."""
+        convert, name = self._conversion(part, kind, path), self._branch_name(part)
+        return lambda value: (name, convert(value))
+
+    def _branch_name(self, part: Any) -> str:
+        part = self._schema.resolved(part)
+        return self._branch_name(part["type"]) if isinstance(part["type"], dict) else str(part.get("name", part["type"]))
+
     def _first_branch(self, parts: list[Any], kind: pa.DataType, path: str) -> _Conversion:
-        """The conversion to the first branch that takes ``kind``."""
-        refusal: ValueError | None = None
+        """The conversion to the first branch that takes ``kind``; of a number to the first one that takes the value."""
+        conversions: list[_Conversion] = []
         for part in parts:
             try:
-                return self._conversion(part, kind, path)
+                conversions.append((self._branch if _is_number(kind) else self._conversion)(part, kind, path))
             except ValueError as wrong:
                 refusal = wrong
-        raise refusal or ValueError(f"{path} has a union without branches")
+        if not conversions:
+            raise refusal
+        return partial(_first, conversions) if _is_number(kind) else conversions[0]
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _milliseconds(value: int) -> int:
-    return value // 1000
+def _whole(fit: range, path: str, name: str, value: int) -> int:
+    if value not in fit:
+        raise ValueError(f"{path or 'the column'} is {value}, which has no exact form as {name}")
+    return value
+
+
+def _first(conversions: Sequence[_Conversion], value: Any) -> Any:
+    """The value by the first of ``conversions`` that takes it."""
+    for convert in conversions[:-1]:
+        with contextlib.suppress(ValueError):
+            return convert(value)
+    return conversions[-1](value)
+
+
+_SCALED: Final[dict[str, _Conversion]] = {
+    "timestamp-millis": lambda micros: micros // 1000,
+    "timestamp-nanos": lambda micros: micros * 1000,
+}
+_WHOLE: Final = {
+    "int": range(-(2**31), 2**31),
+    "float": range(-(2**24), 2**24 + 1),
+    "double": range(-(2**53), 2**53 + 1),
+}
+"""The whole numbers that a type of Avro has exactly."""
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """True for types whose values Python writes as numbers: times and dates too, see :func:`_in_numbers`."""
-    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_date32, pa.types.is_time))
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _has_bytes(kind: pa.DataType) -> bool:
@@ -189,7 +226,11 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 _WRITABLE: Final[dict[str, Callable[[pa.DataType], bool]]] = {
-    **dict.fromkeys(("boolean", "int", "long", "float", "double"), _is_number),
+    "boolean": pa.types.is_boolean,
+    "int": lambda kind: pa.types.is_integer(kind) or pa.types.is_date32(kind),
+    "long": lambda kind: pa.types.is_integer(kind) or pa.types.is_timestamp(kind),
+    "float": lambda kind: pa.types.is_integer(kind) or pa.types.is_float32(kind),
+    "double": _is_number,
     **dict.fromkeys(("string", "enum"), is_text),
     **dict.fromkeys(("bytes", "fixed"), _has_bytes),
     **dict.fromkeys(("record", "error"), pa.types.is_struct),
@@ -197,15 +238,3 @@ _WRITABLE: Final[dict[str, Callable[[pa.DataType], bool]]] = {
     "map": pa.types.is_map,
 }
 """The Arrow types of which at least some values can be written as each type of Avro."""
-
-
-def _in_numbers(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _in_numbers(field.type)) for field in fields_of(kind)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_in_numbers(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _in_numbers(kind.item_type))
-    if pa.types.is_timestamp(kind):
-        return pa.int64()
-    return pa.int32() if pa.types.is_date32(kind) else kind

@@ -94,7 +94,8 @@ class CsvFormat(Format):
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_timestamp(kind) else kind
+    # Arrow's own reader does not count the digits of a decimal before the point; its cast of text does
+    return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_decimal(kind) else kind
 
 
 def _written(kind: pa.DataType) -> pa.DataType:
@@ -103,7 +104,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_timestamp(kind):
-        return column
+        return pc.utf8_trim(column, " \t").cast(kind) if pa.types.is_decimal(kind) else column
     midnight = pc.binary_join_element_wise(column, "T00:00:00", "")
     whole = pc.if_else(pc.match_substring_regex(column, _DATE_ONLY), midnight, column)
     if kind.tz is not None:

@@ -9,6 +9,7 @@ import datetime
 import json
 import math
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
@@ -60,7 +61,9 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
         return None
     if pa.types.is_date(kind):
         return pa.string()
-    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_decimal, pa.types.is_timestamp)
+    if pa.types.is_decimal(kind):  # Arrow's reader does not count the digits before the point; the cast does
+        return pa.decimal256(76, kind.scale)
+    known = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_float64, pa.types.is_timestamp)
     return kind if is_text(kind) or any(test(kind) for test in known) else None
 
 
@@ -150,6 +153,8 @@ def _leaf_reader(kind: pa.DataType) -> tuple[str, _Reader]:
         return "true or false", lambda value: _of(value, bool)
     if pa.types.is_integer(kind):
         return f"a whole number ({kind})", _whole(kind)
+    if pa.types.is_float32(kind):
+        return "a number that fits a float", lambda value: struct.unpack("<f", struct.pack("<f", _float(value)))[0]
     if pa.types.is_floating(kind):
         return "a number", _float
     if pa.types.is_decimal(kind):

@@ -128,6 +128,10 @@ class ProtobufFormat(Format):
             return decoded_each(records, self._value, self.kind)
         return self._framing.decode(records, self._framed, self.kind)
 
+    def check_encode(self) -> None:
+        if wrong := _unwritable(self._message.type, self.kind, ""):
+            raise ValueError(wrong)
+
     def encode(self, values: pa.Array) -> pa.Array:
         prefix = b"" if self._framing is None else written_indexes(self._message.indexes())
         rows = values.cast(_in_numbers(values.type)).to_pylist()
@@ -204,6 +208,22 @@ def _unreadable(own: pa.DataType, want: pa.DataType, path: str) -> str:
         return _unreadable(own.key_type, want.key_type, path) or _unreadable(own.item_type, want.item_type, path)
     fits = own == want or want in _WIDER.get(own, ())
     return "" if fits else f"{path or 'the message'} is {own}, and cannot be read as {want}"
+
+
+def _unwritable(own: pa.DataType, kind: pa.DataType, path: str) -> str:
+    """Why values of ``kind`` would not be the same as ``own``, which can be read as ``kind``; empty if they are."""
+    if pa.types.is_struct(own) and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in fields_of(own)}
+        paths = {field.name: f"{path}.{field.name}".lstrip(".") for field in fields_of(kind)}
+        if unknown := paths.keys() - types.keys():
+            return f"{paths[min(unknown)]} is no field of the message"
+        inner = (_unwritable(types[field.name], field.type, paths[field.name]) for field in fields_of(kind))
+        return next(filter(None, inner), "")
+    if pa.types.is_list(own) and pa.types.is_list(kind):
+        return _unwritable(own.value_type, kind.value_type, path)
+    if pa.types.is_map(own) and pa.types.is_map(kind):
+        return _unwritable(own.item_type, kind.item_type, path)
+    return f"{path} is a double, and the message has a float" if own == pa.float32() and kind == pa.float64() else ""
 
 
 def without_indexes(body: bytes) -> bytes:

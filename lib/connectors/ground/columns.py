@@ -35,6 +35,19 @@ def is_binary(kind: pa.DataType) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
+def in_numbers(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with times and dates as numbers: Python's own end with the year 9999."""
+    if types.is_struct(kind):
+        return pa.struct([(field.name, in_numbers(field.type)) for field in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(in_numbers(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(kind.key_type, in_numbers(kind.item_type))
+    if types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if types.is_date32(kind) else kind
+
+
 BOOLEAN: Final = ColumnType("a boolean column", types.is_boolean)
 TEXT: Final = ColumnType("a column of text", is_text)
 TEXT_OR_BINARY: Final = ColumnType("a column of text or binary", is_text, is_binary)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from confluent_kafka import TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch
 from connectors.core.commit import Commit
@@ -102,6 +103,19 @@ def publish(
 def forget_sessions() -> None:
     """As if this process were a new one: what it has open stays open, and is not used again."""
     sessions._sessions.clear()
+
+
+def forget_offsets(target: Target) -> None:
+    """What a broker does with the offsets of a group after ``offsets.retention.minutes``, which pass for sessions, too."""
+    for session in sessions._sessions.values():
+        session._ledger._texts_end = 0.0
+    group = target.sink().transaction_settings().group
+    admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
+    for future in admin.delete_consumer_groups([group]).values():
+        future.result(30)
+    places = [TopicPartition("_connectors_ledger", place) for place in (0, 1)]
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    assert [place.offset >= 0 for place in answer.result(30).topic_partitions] == [False, False]
 
 
 def murmur2(data: bytes) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from connectors.core import DataLoss
 from connectors.core.planning import Planner
 from connectors.systems.kafka.cluster import KafkaTopic, TimedOffset
 from connectors.systems.kafka.positions import Partition
@@ -40,11 +41,26 @@ class TwoPartitions:
         return 1000 * offset + (HOURS if partition[1] == 0 else 0)
 
 
-@pytest.mark.parametrize("option", [{}, {"minOffsetsPerTrigger": "1000"}, {"maxDrift": "5s"}], ids=str)
-def test_a_batch_read_holds_nothing_back(option: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def records_of(options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> int:
     brokers: Any = TwoPartitions()
-    source = KafkaSource.of({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **option})
+    source = KafkaSource.of({"kafka.bootstrap.servers": "h:1", "subscribe": "t", **options})
     monkeypatch.setattr(source, "cluster", lambda: brokers)
     planner = Planner(source)
     splits = [split for part in planner.whole() for split in planner.enumerator.splits_of(part)]
-    assert sum(split.end - split.first for split in splits) == 2 * RECORDS
+    return sum(split.end - split.first for split in splits)
+
+
+@pytest.mark.parametrize("option", [{}, {"minOffsetsPerTrigger": "1000"}, {"maxDrift": "5s"}], ids=str)
+def test_a_batch_read_holds_nothing_back(option: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert records_of(option, monkeypatch) == 2 * RECORDS
+
+
+@pytest.mark.parametrize("bounds", [(0, 101), (60, 50)], ids=["beyond the end", "before the start"])
+def test_a_batch_that_cannot_end_where_it_is_told_stops_unless_losses_are_accepted(
+    bounds: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = bounds
+    options = {"startingOffsets": f'{{"t": {{"0": {first}, "1": 0}}}}', "endingOffsets": f'{{"t": {{"0": {last}, "1": -1}}}}'}
+    with pytest.raises(DataLoss, match=f"is to end at offset {last}, but it begins at {first}, and the partition ends at 100"):
+        records_of(options, monkeypatch)
+    assert records_of({**options, "failOnDataLoss": "false"}, monkeypatch) == RECORDS + max(0, min(last, 100) - first)

@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
@@ -30,7 +28,7 @@ from connectors.systems.kafka.session import KafkaSession, open_session
 from connectors.systems.kafka.transactions import BatchTransaction, send_batch
 from connectors.testing.engine import in_a_child
 
-from .sink_target import TEXT, Target, forget_sessions, publish, rows
+from .sink_target import TEXT, Target, forget_offsets, forget_sessions, publish, rows
 
 
 def test_an_empty_batch_opens_no_transaction_of_the_sink(target: Target) -> None:
@@ -308,19 +306,6 @@ def test_a_run_that_was_replaced_cannot_write_an_older_batch(target: Target) -> 
     with pytest.raises(CommitRefused):
         target.write(rows(1), TEXT, number=0)
     assert target.values() == ["v1", "v2"]
-
-
-def forget_offsets(target: Target) -> None:
-    """What a broker does with the offsets of a group after ``offsets.retention.minutes``, which pass for sessions, too."""
-    for session in sessions._sessions.values():
-        session._ledger._texts_end = 0.0
-    group = target.sink().transaction_settings().group
-    admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
-    for future in admin.delete_consumer_groups([group]).values():
-        future.result(30)
-    places = [TopicPartition("_connectors_ledger", place) for place in (0, 1)]
-    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    assert [place.offset >= 0 for place in answer.result(30).topic_partitions] == [False, False]
 
 
 def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(target: Target) -> None:

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from connectors.core import Misconfigured, Poison
+from connectors.core import Batch, Misconfigured, Poison
+from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka.records import Serializer
 
 from .sink_target import TEXT, Target, murmur2, rows
 
@@ -111,15 +113,44 @@ def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> Non
     [
         ({"value": "x" * 3000}, "max.message.bytes"),
         ({"value": "x", "partition": 2}, "no partition 2"),
+        ({"value": "x", "partition": 2**40}, "no partition 1099511627776"),
+        ({"value": "x", "timestamp": 999}, "the first of 1970"),
+        ({"value": "x", "timestamp": 4 * 10**15}, "message.timestamp.after.max.ms"),
+        ({"value": "x", "timestamp": 10**15}, "message.timestamp.before.max.ms"),
     ],
 )
 def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
-    target = Target(tmp_path, max_message_bytes="3000")
+    target = Target(tmp_path, max_message_bytes="3000", message_timestamp_before_max_ms="86400000")
+    schema = {**TEXT, "partition": pa.int64(), "timestamp": pa.timestamp("us")}
     with pytest.raises(Poison, match=reason):
-        target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()})
+        target.write([*rows(1, 2), row], schema)
     assert target.values() == []
-    target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()}, number=0, errors="skip")
+    target.write([*rows(1, 2), row], schema, number=0, errors="skip")
     assert target.values() == ["v1", "v2"]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("us", "UTC"), pa.list_(pa.struct([("at", pa.timestamp("us"))]))], ids=str)
+def test_a_bad_row_may_have_a_time_that_python_lacks(kind: pa.DataType) -> None:
+    """As the source of Kafka has it of a record with nanoseconds."""
+    last = 2**63 - 1
+    rows = pa.RecordBatch.from_pydict({
+        "topic": pa.array(["t", None]),
+        "value": ["a", "b"],
+        "at": pa.array([None, last if pa.types.is_timestamp(kind) else [{"at": last}]], kind),
+    })  # fmt: skip
+    sink = KafkaSink.of({"kafka.bootstrap.servers": "h:1", "errors": "skip"})
+    rejects = sink.rejects(Batch("s", "q", 0))
+    assert Serializer(sink.values, rows.schema).records(rows, rejects).to_pylist() == [{"value": b"a", "topic": "t"}]
+    assert rejects.count == 1
+
+
+def test_a_row_without_the_name_of_its_topic_is_left_out_and_an_impossible_name_is_said(target: Target) -> None:
+    records = [{"topic": name, "value": "v"} for name in (None, "", target.topic)]
+    schema = {"topic": pa.string(), "value": pa.string()}
+    target.write(records, schema, topic=None, errors="skip")
+    assert target.values() == ["v"]
+    with pytest.raises(Misconfigured, match='"no topic!" does not exist'):
+        target.write([{"topic": "no topic!", "value": "v"}], schema, topic=None)
 
 
 @pytest.mark.parametrize("exactly_once", [True, False])

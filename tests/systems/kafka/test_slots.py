@@ -23,7 +23,7 @@ from connectors.systems.kafka.transactions import TransactionSlots
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 
-from .sink_target import TEXT, Target, forget_sessions, rows
+from .sink_target import TEXT, Target, forget_offsets, forget_sessions, rows
 from .slot_contexts import InSlots, SlotCommitter, StagedSlotsContext, of_slot
 
 
@@ -67,6 +67,18 @@ def test_slots_have_all_rows_between_them_and_each_batch_is_seen_whole_in_the_le
     last = Commit(target.sink(slots=3)).last("query")
     assert last is not None
     assert (last.batch, last.rows) == (2, 20)
+
+
+def test_a_run_that_outlives_the_offsets_of_its_own_batches_goes_on_in_slots(target: Slotted) -> None:
+    slots = target.slots()
+    for number in range(2):
+        batch = Batch(target.topic, "query", number)
+        layout = slots.layout(batch)
+        assert isinstance(layout, SlotLayout)
+        count = sum(target.slot(slots, layout, slot, number, number + 10, batch=number) for slot in range(3))
+        slots.finish(Entry("query", number, count), layout)
+        forget_offsets(target)
+    assert target.values() == values(0, 1, 10, 11)
 
 
 def dies(work: Callable[[], None]) -> bool:

@@ -55,6 +55,17 @@ def test_a_pattern_finds_topics_that_come_later() -> None:
     assert query.values() == [b"b"]
 
 
+def test_a_pattern_finds_a_topic_that_is_called_like_those_of_kafka_and_not_kafkas_own() -> None:
+    topic = Topic(1, fresh("__debezium-heartbeat"))
+    topic.transactional()  # Kafka has a topic for its state
+    options = topic.options(subscribePattern=f"({topic.name}|__consumer_offsets|__transaction_state)")
+    del options["subscribe"]
+    topic.send([b"a"])
+    query = Query(options)
+    assert query.values() == [b"a"]
+    assert list(query.log[-1]["at"]["topics"]) == [topic.name]
+
+
 def test_a_deleted_topic_stops_the_query_or_is_left_out() -> None:
     topic, other = Topic(1), Topic(1)
     options = topic.options(subscribe=f"{topic.name},{other.name}")
@@ -109,6 +120,21 @@ def test_a_topic_that_is_made_anew_while_a_batch_is_pending_does_not_lend_it_its
         assert [row["value"] for row in going_on.run(INITIAL, pending)] == [b"o"]
     assert "made anew" in caplog.text
     assert going_on.values() == [b"c", b"d", b"e"]
+
+
+def test_a_topic_that_is_made_anew_during_a_run_that_ends_does_not_lend_it_its_records() -> None:
+    """Such a run asks for the topics only once, at its start."""
+    topic = Topic(1)
+    topic.send([b"a", b"b", b"c"])
+    query = Query(topic.options(maxOffsetsPerTrigger="1"))
+    query.planner.freeze()
+    assert [row["value"] for row in query.next() or ()] == [b"a"]
+    topic.delete()
+    topic.create()
+    topic.send([b"d", b"e", b"f", b"g"])
+    with pytest.raises(DataLoss, match="made anew; a batch that was planned before"):
+        query.next()
+    assert Query(topic.options(failOnDataLoss="false"), query.log).values() == [b"d", b"e", b"f", b"g"]
 
 
 @pytest.mark.parametrize("change", ["grown", "made anew"])
@@ -186,6 +212,20 @@ def test_a_topic_that_is_deleted_between_plan_and_read_ends_its_range() -> None:
     reader = query.source.reader(SCHEMA)
     assert list(reader.read(OffsetRange(topic.name, 0, 0, 1))) == []
     reader.close()
+
+
+def test_a_partition_that_is_not_read_while_its_topic_is_made_anew_is_read_from_its_first_record() -> None:
+    topic = Topic(2)
+    topic.send([b"a", b"b"])
+    options = {name: value for name, value in topic.options(failOnDataLoss="false").items() if name != "subscribe"}
+    both, first = (json.dumps({topic.name: partitions}) for partitions in ([0, 1], [0]))
+    query = Query({**options, "assign": both})
+    assert sorted(query.values()) == [b"a", b"b"]
+    topic.delete()
+    topic.create()
+    topic.send([b"c", b"d"])
+    assert Query({**options, "assign": first}, query.log).values() == [b"c"]
+    assert Query({**options, "assign": both, "failOnDataLoss": "true"}, query.log).values() == [b"d"]
 
 
 def test_topics_that_are_not_read_any_more_keep_their_place() -> None:

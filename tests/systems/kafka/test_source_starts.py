@@ -129,6 +129,28 @@ def test_a_stream_leaves_what_has_the_time_to_stop_at_or_a_later_one(topic: Topi
         Query(topic.options(stopAt=stop, endingTimestamp="1"))
 
 
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_markers_and_aborted_records_are_no_records_of_a_time(is_committed: bool) -> None:
+    """Their times are others: a marker has the time of its commit, in years after those of these records."""
+    topic = Topic(1)
+    writer = topic.transactional()
+    writer.begin_transaction()
+    topic.send([b"aborted"], producer=writer, at=BEGIN + 1_000_000)
+    writer.abort_transaction(30)
+    for number in range(4):
+        writer.begin_transaction()
+        topic.send([b"%d" % number], producer=writer, at=BEGIN + 1000 * number)
+        (writer.commit_transaction if is_committed or number < 3 else writer.abort_transaction)(30)
+    last = [b"3"] if is_committed else []
+    assert batch(topic.options(endingTimestamp=str(BEGIN + 10_000))) == [b"0", b"1", b"2", *last]
+    assert batch(topic.options(endingTimestamp=str(BEGIN + 2000))) == [b"0", b"1"]
+    assert Query(topic.options(stopAt=str(BEGIN + 1000))).values() == [b"0"]
+    options = {name: value for name, value in topic.options().items() if name != "startingOffsets"}
+    assert batch({**options, "startingTimestamp": str(BEGIN + 2000)}) == [b"2", *last]
+    with pytest.raises(Misconfigured, match="no record of that time or later"):
+        batch({**options, "startingTimestamp": str(BEGIN + 10_000)})
+
+
 def test_partitions_are_read_as_assigned(topic: Topic) -> None:
     topic.send([b"a"], 0)
     topic.send([b"b"], 1)

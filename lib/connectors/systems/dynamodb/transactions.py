@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...batching import Throttled
 from ...core import Batch, Committable, Committer, Fatal, Poison, Transient
+from ...core.dead_letters import row_at
 from ...core.folder import SinkFolder
 from ...core.writing import ArrowStage, StageWriter
 from ...ground import machine
@@ -60,7 +61,7 @@ class StagingWriter(StageWriter):
             if problem is None:
                 good.append(place)
             else:
-                self.rejects.add(batch.slice(place, 1).to_pylist()[0], problem)
+                self.rejects.add(row_at(batch, place), problem)
         if good:
             self.staged.write(batch if len(good) == batch.num_rows else batch.take(pa.array(good)))
 

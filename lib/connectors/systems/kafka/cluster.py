@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 _log = logging.getLogger("connectors.kafka")
-_INTERNAL: Final = "__"
-"""The prefix of Kafka's own topics; a pattern matches only the user's."""
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Kafka's own topics, as its Java client has them; a pattern matches only the user's, of which some begin with __, too."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
 _CONSUMER_SETTINGS: Final = (
@@ -93,7 +93,7 @@ class Cluster:
         """All topics except Kafka's own."""
         with client_errors("the topics cannot be listed"):
             topics = self.admin.list_topics(timeout=self.timeout).topics
-        return sorted(name for name in topics if not name.startswith(_INTERNAL))
+        return sorted(topics.keys() - _INTERNAL)
 
     def topics(self, names: Sequence[str]) -> dict[str, KafkaTopic]:
         """The topics among ``names`` that exist."""
@@ -204,6 +204,36 @@ class Cluster:
         self._admin = self._consumer = self._peeking = None
 
 
+def first_records(cluster: Cluster, times: Mapping[Partition, int], ends: Offsets) -> dict[Partition, int | None]:
+    """The offset of the first record at or after each time (milliseconds), before ``ends``; ``None`` if there is none.
+
+    Brokers also answer with transaction markers, whose time is when they were written, and with aborted records.
+    """
+    answers = cluster.after(times)
+    offsets = {name: answer.offset for name, answer in answers.items() if answer is not None and answer.offset < ends[name]}
+    found: dict[Partition, int | None] = dict.fromkeys(times)
+    for name, stamp in cluster.times(offsets).items():
+        at = offsets[name]
+        if stamp is not None and stamp < times[name]:
+            at = first_after(cluster, name, at, ends[name], times[name] - 1)
+            stamp = cluster.times({name: at})[name] if at < ends[name] else None
+        if stamp is not None:
+            found[name] = at
+    return found
+
+
+def first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:
+    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        stamp = cluster.times({partition: middle})[partition]
+        if stamp is not None and stamp <= limit:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
 _CONTACT_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
 _NOT_REACHED: Final = "see that kafka.bootstrap.servers is right, and that a broker runs there and can be reached from here"
@@ -242,6 +272,8 @@ _PROPAGATION_SECONDS: Final = 5.0
 _DEFAULT_MAXIMUM: Final = 1_048_588
 """Kafka's default for ``max.message.bytes``, for a user who may not read the topic's value."""
 _NO_TOPIC_MAXIMUM: Final = 1_000_000
+MAX_MILLISECONDS: Final = 2**63 - 1
+"""Kafka's default for how old a record may be."""
 LEDGER_PARTITIONS: Final = 32
 MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
 """The ledger topic has a partition for the entry of each slot, and two for the sink."""
@@ -249,11 +281,16 @@ MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
 
 @dataclass(frozen=True)
 class SinkTopic:
-    """A topic to write to. ``largest`` is the most bytes that a record may have, with headers and frame."""
+    """A topic to write to. ``largest`` is the most bytes that a record may have, with headers and frame.
+
+    ``past`` and ``future`` are how far the time of a record may be from the broker's, in milliseconds.
+    """
 
     name: str
     partitions: int
     largest: int
+    past: int = MAX_MILLISECONDS
+    future: int = MAX_MILLISECONDS
 
 
 class SinkTopics:
@@ -271,7 +308,9 @@ class SinkTopics:
         """The topic's present state: an operator may add partitions and raise ``max.message.bytes`` while queries run."""
         admin = _admin(self._config)
         client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client itself refuses larger records
-        self._topics[name] = SinkTopic(name, _partitions(admin, name), min(_largest(admin, name), client_maximum))
+        partitions, settings = _partitions(admin, name), _topic_settings(admin, name)
+        largest = min(int(settings.get("max.message.bytes", _DEFAULT_MAXIMUM)), client_maximum)
+        self._topics[name] = SinkTopic(name, partitions, largest, **_time_limits(settings))
         return self._topics[name]
 
     def largest_record(self, name: str | None) -> int:
@@ -337,7 +376,7 @@ def _described_partitions(admin: Any, name: str) -> int | None:
             futures = admin.describe_topics(client().TopicCollection([name]), request_timeout=_ANSWER_SECONDS)
             return len(futures[name].result(_ANSWER_SECONDS).partitions)
         except client().KafkaException as error:
-            if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "INVALID_TOPIC_EXCEPTION"):
+            if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION"):
                 return None
             if error_name(error).endswith("AUTHORIZATION_FAILED"):
                 raise producer_error(error, failure) from None
@@ -351,7 +390,17 @@ def _is_visible(admin: Any, name: str) -> bool:
     return False
 
 
-def _largest(admin: Any, name: str) -> int:
+def _topic_settings(admin: Any, name: str) -> dict[str, str]:
+    """The settings of a topic; none if the broker does not tell them."""
     with contextlib.suppress(client().KafkaException):
-        return int(_described_config(admin, "TOPIC", name)["max.message.bytes"].value)
-    return _DEFAULT_MAXIMUM
+        return {key: entry.value for key, entry in _described_config(admin, "TOPIC", name).items() if entry.value}
+    return {}
+
+
+def _time_limits(settings: Mapping[str, str]) -> dict[str, int]:
+    """``past`` and ``future`` of a topic that takes the times of records. Brokers before 3.6 have one limit for both."""
+    if settings.get("message.timestamp.type") != "CreateTime":
+        return {}
+    both = settings.get("message.timestamp.difference.max.ms", MAX_MILLISECONDS)
+    names = {"past": "message.timestamp.before.max.ms", "future": "message.timestamp.after.max.ms"}
+    return {side: int(settings.get(name, both)) for side, name in names.items()}

@@ -12,7 +12,7 @@ from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnume
 from ...core.planning import fair_shares
 from ...core.source import Slice
 from ...ground import machine
-from .cluster import Cluster, KafkaHead, KafkaTopic
+from .cluster import Cluster, KafkaHead, KafkaTopic, first_after, first_records
 from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
 from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
 
@@ -34,6 +34,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._topics: dict[str, KafkaTopic] | None = None
         self._listed = 0.0
         self._last: Mapping[Partition, int] = {}
+        self._records: dict[Partition, int] = {}
+        """The records before which the query ends, by the option of a time."""
         self._published: Position | None = None
         self._planned: Position | None = None
         self._waiting_since: float | None = None
@@ -77,13 +79,18 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         )
         if not is_lost and not any(shares.values()):
             return at
-        unread = {partition: offset for partition, offset in before.at.items() if not self._is_read(partition)}
+        unread = {
+            partition: offset
+            for partition, offset in before.at.items()
+            if not self._is_read(partition) and not _is_anew(partition[0], before, head)
+        }
         ids = {topic: before.ids[topic] for topic, _ in unread if topic in before.ids} | head.ids()
-        self._planned = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
-        return self._planned
+        end = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
+        self._planned = None if head.frozen else end
+        return end
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        """Checks the topics of a batch that an earlier run has planned: its offsets may now belong to another topic."""
+        """Checks the topics of a batch that an earlier run or an old head has planned: its offsets may be another topic's."""
         return super().slices(start, end if end == self._planned else self._without_new_topics(end), parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[OffsetRange]:
@@ -128,9 +135,11 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return head
 
     def _list_topics(self) -> dict[str, KafkaTopic]:
-        self._topics = self.cluster.topics(topic_names(self.values, self.cluster))
-        self._listed = machine.monotonic()
-        return self._topics
+        topics = self.cluster.topics(topic_names(self.values, self.cluster))
+        if topics != self._topics:
+            self._records.clear()
+        self._topics, self._listed = topics, machine.monotonic()
+        return topics
 
     def _measured_head(self) -> KafkaHead:
         topics = self._topics or {}
@@ -156,6 +165,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         ends = dict(head.last)
         if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
+            if bound.offsets is not None and not self.source.streaming:
+                self._check_stops(stops, begins, head)
             ends = {partition: min(last, stops.get(partition, 0)) for partition, last in ends.items()}
         ends = {partition: max(ends[partition], begin) for partition, begin in begins.items()}
         if self._alignment is None:
@@ -166,14 +177,23 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         """The ends of the query in the partitions that the user named; it does not read later partitions."""
         if bound.times is not None:
             times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
-            records = self.cluster.after({name: stamp for name, stamp in times.items() if name in head.last})
-            return {name: record.offset if record else head.last[name] for name, record in records.items()}
+            new = {name: stamp for name, stamp in times.items() if name in head.last and name not in self._records}
+            self._records |= {name: at for name, at in first_records(self.cluster, new, head.last).items() if at is not None}
+            return {name: self._records.get(name, head.last[name]) for name in times.keys() & head.last.keys()}
         offsets = bound.offsets or {}
         return {
             partition: last if offsets[partition] == LATEST else offsets[partition]
             for partition, last in head.last.items()
             if partition in offsets
         }
+
+    def _check_stops(self, stops: Mapping[Partition, int], begins: Mapping[Partition, int], head: KafkaHead) -> None:
+        """Reports the partitions in which a batch would read less than up to the offsets that its user has named."""
+        for partition, stop in stops.items():
+            begin, last = begins.get(partition, stop), head.last[partition]
+            if not begin <= stop <= last:
+                text = f"the batch is to end at offset {stop}, but it begins at {begin}, and the partition ends at {last}"
+                self._report_loss(partition_name(partition), text)
 
     def _waits_for_more(self, offsets: int, head: KafkaHead) -> bool:
         """True while there are fewer offsets than ``minOffsetsPerTrigger``, but for at most ``maxTriggerDelay``."""
@@ -222,8 +242,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         topic = head.topics.get(partition[0])
         if topic is None:
             return f"the topic is gone; it was read up to offset {offset}"
-        earlier_id = before.ids.get(partition[0])
-        if earlier_id is not None and topic.id is not None and earlier_id != topic.id:
+        if _is_anew(partition[0], before, head):
             return f"the topic was deleted and made anew; the old one was read up to offset {offset}"
         if partition not in head.first:
             return f"the partition is gone; it was read up to offset {offset}"
@@ -236,6 +255,11 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     def _report_loss(self, where: str, loss: str) -> None:
         """Raises ``DataLoss``; with ``failOnDataLoss=false`` it only warns."""
         DataLoss(loss, connector="connectors.kafka", where=where, way_out=_WAY_OUT).report(_log, fails=self.fail)
+
+
+def _is_anew(topic: str, before: KafkaPosition, head: KafkaHead) -> bool:
+    """True if ``topic`` is another one than that of the position."""
+    return topic in before.ids and head.ids().get(topic, before.ids[topic]) != before.ids[topic]
 
 
 class Alignment:
@@ -312,17 +336,5 @@ class Alignment:
             if record.offset > behind[partition]:
                 capped[partition] = min(ends[partition], record.offset)
             else:  # a later record comes before: disorder, or a marker, whose time is when it was written
-                capped[partition] = _first_after(cluster, partition, behind[partition], ends[partition], limit)
+                capped[partition] = first_after(cluster, partition, behind[partition], ends[partition], limit)
         return capped
-
-
-def _first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:
-    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        stamp = cluster.times({partition: middle})[partition]
-        if stamp is not None and stamp <= limit:
-            low = middle
-        else:
-            high = middle
-    return high

@@ -201,10 +201,10 @@ class LedgerClient:
     def read(self, *partitions: int) -> list[LedgerState]:
         """The entries at ``partitions``. Waits while a transaction that would change them is open.
 
-        It reads the records of the topic only if the first of ``partitions`` has no committed offset.
+        It reads the records of the topic only if one of ``partitions`` has no committed offset.
         """
         offsets = self._committed([client().TopicPartition(self.settings.ledger_topic, number) for number in partitions])
-        recorded = self._recorded() if offsets[0].offset < 0 else {}
+        recorded = self._recorded() if any(token.offset < 0 for token in offsets) else {}
         texts = [
             token.metadata if token.offset >= 0 else recorded.get(number)
             for token, number in zip(offsets, partitions, strict=True)
@@ -252,21 +252,25 @@ class LedgerClient:
         return self._texts
 
     def _read_records(self) -> dict[int, str]:
-        """The newest text for each offset partition, from the records of the ledger topic."""
+        """The newest text for each offset partition, from the records that the sink and the slot have in the ledger topic."""
         reader = self._new_consumer(_TO_END)
         texts: dict[int, str] = {}
-        prefix = self.settings.record_key("").encode()
+        owners = {self.settings, replace(self.settings, slot=0)}
+        prefixes = tuple(owner.record_key("").encode() for owner in owners)
+        unread = {owner.record_partition for owner in owners}
         try:
-            reader.assign([client().TopicPartition(self.settings.ledger_topic, self.settings.record_partition, 0)])
+            reader.assign([client().TopicPartition(self.settings.ledger_topic, number, 0) for number in unread])
             deadline = machine.monotonic() + self.settings.patience
             while machine.monotonic() < deadline:
                 for message in reader.consume(1000, _POLL_SECONDS):
                     if message.error():
-                        if message.error().name() == "_PARTITION_EOF":
-                            return texts
-                        raise client().KafkaException(message.error())
-                    if (message.key() or b"").startswith(prefix):
-                        texts[int(message.key()[len(prefix) :])] = message.value().decode()
+                        if message.error().name() != "_PARTITION_EOF":
+                            raise client().KafkaException(message.error())
+                        unread.discard(message.partition())
+                    elif (key := message.key() or b"").startswith(prefixes):
+                        texts[int(key.rpartition(b"/")[2])] = message.value().decode()
+                if not unread:
+                    return texts
             raise Transient("the ledger topic cannot be read to its end")
         finally:
             reader.close()

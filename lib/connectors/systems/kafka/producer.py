@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from ...core.batch import Batch, Committable
-from ...core.dead_letters import Rejects
+from ...core.dead_letters import Rejects, row_at
 from ...core.sink import SinkWriter
 from ...core.writing import StageWriter
 from ...ground import machine
 from ...ground.clients import ClientPool
 from ...ground.errors import Misconfigured, Problem, Transient
 from ...ground.state import digest, dumps
-from .cluster import SinkTopic, SinkTopics
+from .cluster import MAX_MILLISECONDS, SinkTopic, SinkTopics
 from .config import producer_config
 from .errors import ClientReports, client, new_client, producer_error
 from .native import COPIED, MESSAGE, UNASSIGNED, NativeLibrary, addresses_of, library
@@ -60,7 +60,7 @@ class RecordFeeder:
         bad = self._refusals(records, size)
         if bad:
             for number in sorted(bad):
-                rejects.add(readable(records.slice(number, 1).to_pylist()[0]), bad[number])
+                rejects.add(readable(row_at(records, number)), bad[number])
             mask = keep_mask(records, bad)
             records, size = records.filter(pa.array(mask)), size[mask]
         for first, last in _chunks(size, self._chunk_records, min(self._max_bytes // 4, _CHUNK_BYTES)):
@@ -126,6 +126,13 @@ class RecordFeeder:
             why = "the topic {} has {} partitions, and no partition {}"
             for row in rows[(numbers < 0) | (numbers >= topic.partitions)]:
                 bad[int(row)] = why.format(topic.name, topic.partitions, column[int(row)])
+        if "timestamp" in records.schema.names:
+            now = round(machine.time() * 1000)
+            times = records.column("timestamp").fill_null(now).to_numpy(zero_copy_only=False)[rows]
+            why = "its timestamp is {} than the topic {} takes (message.timestamp.{}.max.ms)"
+            earlier, later = times < now - topic.past, times > min(now + topic.future, MAX_MILLISECONDS)
+            bad |= dict.fromkeys(rows[earlier].tolist(), why.format("earlier", topic.name, "before"))
+            bad |= dict.fromkeys(rows[later].tolist(), why.format("later", topic.name, "after"))
         return bad
 
     def wait_for_room(self, count: int, size: int = 0) -> None:

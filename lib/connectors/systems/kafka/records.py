@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.dead_letters import Rejects
+from ...core.dead_letters import Rejects, row_at
 from ...formats import Side, format_of
 from ...ground.columns import is_binary, is_text
 from ...ground.errors import Misconfigured, Problem
@@ -21,7 +21,7 @@ Array = Any
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _KINDS: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
-    "partition": pa.int32(),
+    "partition": pa.int64(),  # a number that no partition has is a bad row
     "timestamp": pa.timestamp("ms"),
     "headers": HEADERS,
 }
@@ -91,8 +91,13 @@ class Serializer:
         bad: dict[int, str] = {}
         if not self.values["topic"]:
             bad.update(dict.fromkeys(_nulls(rows.column("topic")), "its topic is null"))
+            bad.update(dict.fromkeys(_equal(rows.column("topic"), ""), "its topic is empty"))
         if self.values["operation"] == "upsert":
             bad.update(dict.fromkeys(_nulls(rows.column("key")), "its key is null, and operation=upsert needs one"))
+        if "timestamp" in rows.schema.names:
+            zeros = _equal(_cast(rows.column("timestamp"), _KINDS["timestamp"]), 0)
+            why = "its timestamp is the first of 1970, for which the client would send the present time"
+            bad.update(dict.fromkeys(zeros, why))
         if "headers" in rows.schema.names:
             headers = pc.list_flatten(rows.column("headers"))
             row_numbers = pc.list_parent_indices(rows.column("headers"))
@@ -164,12 +169,16 @@ def _without(rows: pa.RecordBatch, bad: Mapping[int, str], rejects: Rejects) -> 
     if not bad:
         return rows
     for number in sorted(bad):
-        rejects.add(rows.slice(number, 1).to_pylist()[0], bad[number])
+        rejects.add(row_at(rows, number), bad[number])
     return rows.filter(pa.array(keep_mask(rows, bad)))
 
 
 def _nulls(column: Array) -> list[int]:
     return list(pc.indices_nonzero(column.is_null()).to_pylist()) if column.null_count else []
+
+
+def _equal(column: Array, value: object) -> list[int]:
+    return list(pc.indices_nonzero(pc.equal(column, value)).to_pylist())
 
 
 def _cast(column: Array, kind: pa.DataType) -> Array:

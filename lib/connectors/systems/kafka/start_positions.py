@@ -12,7 +12,7 @@ from typing import Any
 
 from ...core import Misconfigured, Problem
 from ...ground.options import Option, Values
-from .cluster import Cluster, KafkaHead
+from .cluster import Cluster, KafkaHead, first_records
 from .positions import Partition, partition_name
 
 LATEST, EARLIEST = -1, -2
@@ -196,15 +196,15 @@ class StartOffsets:
     def _by_time(self, start: QueryBound) -> dict[Partition, int]:
         times = dict.fromkeys(self.head.last, start.times) if isinstance(start.times, int) else start.times
         self._require_all(start, times)
-        records = self.cluster.after({name: times[name] for name in self.head.last})  # type: ignore[index]
-        missing = [partition_name(partition) for partition, record in records.items() if record is None]
+        offsets = first_records(self.cluster, {name: times[name] for name in self.head.last}, self.head.last)  # type: ignore[index]
+        missing = [partition_name(partition) for partition, offset in offsets.items() if offset is None]
         if missing and self.values["startingOffsetsByTimestampStrategy"] == "error":
             text = (
                 f"there is no record of that time or later in {', '.join(missing)}; "
                 "set startingOffsetsByTimestampStrategy=latest to begin there with the next one."
             )
             raise Misconfigured("connectors.kafka", [Problem(start.option, text)])
-        return {name: record.offset if record else self.head.last[name] for name, record in records.items()}
+        return {name: self.head.last[name] if offset is None else offset for name, offset in offsets.items()}
 
     def _require_topics(self) -> None:
         if self.values["subscribePattern"] is not None:
