@@ -55,9 +55,9 @@ class PipelineRuns(list[PipelineRun]):
     """The runs of several pipelines."""
 
     def table(self) -> pd.DataFrame:
-        """A row for each pipeline: what it has read, and how busy its query keeps the driver at an interval of its trigger.
+        """A row for each pipeline: its newest batches, a hundred at most, and how busy these keep the driver at an interval.
 
-        A row of the source waits for the interval and the seconds of a batch, at most.
+        ``seconds a batch`` is the median. A record waits for the interval of the trigger and the seconds of a batch, at most.
         """
         import pandas as pd
 
