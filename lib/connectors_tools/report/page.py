@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
+import statistics
 from functools import lru_cache
 from html import escape
 from pathlib import Path
@@ -17,6 +18,7 @@ from .records import AttemptRecord, QualityRecord, QueryRecord, RunRecord, TaskR
 
 _FOLDER: Final = Path(__file__).parent
 _LONGEST_VALUE: Final = 120
+_MINUTE: Final = 60.0
 
 
 def write_page(run: RunRecord, file: Path) -> Path:
@@ -143,7 +145,8 @@ def _environment() -> Any:
     styles = (_FOLDER / "page.css").read_text(encoding="utf-8")
     environment.filters.update(duration=duration, state=state_words, look=state_class, moment=_moment, clock=_clock)
     environment.filters.update(value=_value, quality=_quality_words, breakable=_breakable)
-    environment.globals.update(plots_of=plots_of, amount=amount, count=count, components=_components, bar=_bar, styles=styles)
+    environment.globals.update(plots_of=plots_of, amount=amount, count=count, bar=_bar, styles=styles)
+    environment.globals.update(components=_components, cost=_cost)
     return environment
 
 
@@ -192,6 +195,19 @@ def _components(query: QueryRecord) -> list[dict[str, Any]]:
         if row["last_commit"] and row["last_commit"] > (component["last_commit"] or 0):
             component.update(last_commit=row["last_commit"], commit_ms=row["commit_ms"])
     return [{**component, "target": query.targets.get(name, "")} for name, component in joined.items()]
+
+
+def _cost(query: QueryRecord) -> str:
+    """The cost of a trigger, and how long a record waits; empty for a query with one batch, which has started everything."""
+    seconds = [batch.seconds for batch in query.batches[1:]]
+    if not seconds:
+        return ""
+    typical = statistics.median(seconds)
+    share = f"{min(1.0, typical / _MINUTE):.0%}"
+    return (
+        f"A batch takes {typical:,.1f} s: a trigger every minute keeps the driver busy for {share} of the time, and a "
+        f"record waits for {duration(_MINUTE + typical)} at most."
+    )
 
 
 def _relative(path: Path, folder: Path | None) -> str:

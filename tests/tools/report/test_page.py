@@ -90,6 +90,13 @@ def full(folder: Path) -> RunRecord:
     return run(whole, failing, stopped, state="FAILED", parameters={"rows": "600"}, versions={"pyspark": "4.2.0"}, **facts)
 
 
+def test_a_query_says_what_a_trigger_costs_and_how_long_a_record_waits() -> None:
+    text = Elements(html_of(run(task("a", queries=[query(4)])))).text
+    assert "A batch takes 2.0 s: a trigger every minute keeps the driver busy for 3% of the time" in text
+    assert "a record waits for 62 s at most." in text
+    assert "A batch takes" not in Elements(html_of(run(task("a", queries=[query(1)])))).text  # it has started everything
+
+
 def test_a_page_shows_all_of_a_run(tmp_path: Path) -> None:
     page = write_page(full(tmp_path), tmp_path / "index.html")
     text = Elements(page.read_text()).text
