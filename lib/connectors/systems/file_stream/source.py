@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...ground import machine
 from ...ground.options import Values
-from ...storage.location import is_local, local_path, without_user
+from ...storage.location import alternatives, is_local, local_path, without_user
 from .lines import first_line_end, first_lines, last_line_end, read_lines
 from .tail import FileState, FollowedFile, TailHead, holds, listing, locate, look, mark_of, opened, rotation_form
 
@@ -116,6 +117,11 @@ class FileStreamSource(Source):
         return FormatEmitter("connectors.file_stream", self.values, schema, ("filename", "position"))
 
 
+def _may_match(pattern: str) -> bool:
+    """True for a glob in a folder that exists: no file has such a name yet."""
+    return glob.has_magic(pattern) and os.path.isdir(os.path.dirname(pattern))
+
+
 class FileStreamEnumerator(SplitEnumerator[LineRange]):
     """The position is ``{"files": {number: file}, "next": number}``; a file keeps its number when it is renamed."""
 
@@ -130,7 +136,7 @@ class FileStreamEnumerator(SplitEnumerator[LineRange]):
 
     def head(self) -> TailHead:
         head = listing(self.pattern)
-        if not head.files and not self.waits:
+        if not head.files and not self.waits and not any(map(_may_match, alternatives(self.pattern))):
             text = f'"{self.pattern}" names no file. Correct it; or read a stream, which waits for the first.'
             raise Misconfigured("connectors.file_stream", [Problem("path", text)])
         return head
