@@ -54,7 +54,7 @@ def test_a_failure_and_a_timeout_end_with_1_and_an_interruption_as_a_shell_does(
         (["run", "job", "-t", "prd"], 'did you mean "prod"?'),
         (["run", "job", "--var", "x=1"], "variable x: is not declared".replace(": ", "   ")),
         (["run", "job", "--only", "aa"], "--only aa"),
-        (["run"], "Missing argument 'JOB'"),
+        (["run"], "give a JOB, or several by --together"),
         (["rnu", "job"], "No such command"),
         (["validate", "-t", "nope"], 'there is no target "nope"'),
     ],
