@@ -338,6 +338,7 @@ run(workbench.session(), Path(sys.argv[1]), SimpleNamespace(url=sys.argv[2]), in
 """
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.spark
 def test_killed_drivers_lose_and_double_nothing_while_the_sink_comes_and_goes(

@@ -195,6 +195,7 @@ def test_lines_of_ones_own_are_in_the_table_once_and_the_gate_sees_harm(spark: A
     assert succeeded, output
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.spark
 def test_records_of_a_topic_of_ones_own_are_in_the_table_once(spark: Any, tmp_path: Path) -> None:

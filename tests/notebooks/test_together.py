@@ -69,6 +69,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_one_that_fails_stops_no_other_and_the_gates_name_the_table_with_harm(spark: Any, shop: Shop) -> None:
     state, output = shop.run({"notebook": "lines_to_delta", "name": "east", "options": "{", "target": str(shop.table("east"))})

@@ -103,6 +103,7 @@ def test_files_of_a_writer_that_has_not_committed_stay_and_are_named(plain_files
     assert files_with(tmp_path / "table") == [target.name]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_deleted_keys_that_a_merge_remembers_go_too(plain_files: Any, tmp_path: Path) -> None:
     make_table(plain_files, tmp_path / "t")

@@ -61,6 +61,7 @@ def test_values_that_json_has_not_are_text_and_long_ones_are_cut(tmp_path: Path)
     assert check["sample"] == [expected]
 
 
+@pytest.mark.soak
 def test_a_job_that_runs_for_weeks_has_its_newest_queries_and_reports(tmp_path: Path) -> None:
     task_record.begin({"workdir": str(tmp_path)})
     for n in range(120):
