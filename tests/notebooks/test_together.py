@@ -6,12 +6,13 @@ import io
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from connectors.ground.errors import Misconfigured
+from connectors.ground.errors import ConnectorError, Misconfigured
 from connectors.spark.session import session_thread
 from connectors.workbench.settings import library
 from connectors.workbench.together import PipelineRun, PipelineRuns, together
@@ -142,6 +143,17 @@ def test_the_cost_of_a_trigger_is_told_by_the_batches() -> None:
 def test_what_cannot_be_is_refused_before_anything_runs(pipelines: str, message: str) -> None:
     with pytest.raises(Misconfigured, match=message):
         together(pipelines, folder=FOLDER)
+
+
+def test_a_gate_whose_thread_cannot_begin_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> None:
+        """The JVM takes no more threads."""
+
+    monkeypatch.setitem(together.__globals__, "session", lambda: None)
+    monkeypatch.setitem(together.__globals__, "session_thread", lambda *_: Thread(target=failed))
+    runs = together([{"notebook": "lines_to_delta"}], gates=True, folder=FOLDER)
+    with pytest.raises(ConnectorError, match="lines_to_delta: .*its thread has ended before its last cell"):
+        runs.enforce()
 
 
 class TestCommand:

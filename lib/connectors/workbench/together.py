@@ -27,6 +27,7 @@ _IMPORTS: Final = BOOTSTRAP.rpartition("\nspark, dbutils")[0]
 """The bootstrap without its call, which would begin another record of the task."""
 _WAIT: Final = "workbench.wait("
 _POLL_SECONDS: Final = 0.5
+_NOT_RUN: Final = "its thread has ended before its last cell, as the output says"
 _INTERVALS: Final = {"10 s": 10.0, "1 min": 60.0, "10 min": 600.0}
 
 
@@ -103,7 +104,7 @@ def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = Fals
     threads = []
     for entry, notebook, cells in zip(entries, notebooks, sources, strict=True):
         parameters = {name: _text(value) for name, value in entry.items() if name != _NOTEBOOK}
-        runs.append(PipelineRun(str(entry[_NOTEBOOK]), parameters))
+        runs.append(PipelineRun(str(entry[_NOTEBOOK]), parameters, ConnectorError(_NOT_RUN)))
         threads.append(_thread(runs[-1], notebook, cells))
     for thread in threads:
         thread.start()
@@ -156,8 +157,9 @@ def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
         try:
             for number, source in enumerate(cells, start=1):
                 exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
+            run.error = None
         except NotebookExit:
-            pass
+            run.error = None
         except BaseException as error:
             run.error = error
             print(f"{run.name} has failed: {_message(error)}", flush=True)
