@@ -152,7 +152,7 @@ def test_a_gate_whose_thread_cannot_begin_has_failed(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(together.__globals__, "session", lambda: None)
     monkeypatch.setitem(together.__globals__, "session_thread", lambda *_: Thread(target=failed))
     runs = together([{"notebook": "lines_to_delta"}], gates=True, folder=FOLDER)
-    with pytest.raises(ConnectorError, match="lines_to_delta: .*its thread has ended before its last cell"):
+    with pytest.raises(ConnectorError, match="lines_to_delta: ConnectorError: its thread has ended before its last cell"):
         runs.enforce()
 
 
@@ -163,6 +163,11 @@ class TestCommand:
             ("lines_to_delta", "lines_to_delta"), ("kafka_to_delta", "kafka_to_delta_continuous"),
         ]  # fmt: skip
         assert all("${" not in value for entry in entries for value in entry.values())
+
+    def test_a_parameter_of_the_command_wins_in_each_job_that_has_it(self) -> None:
+        names, own = ["lines_to_delta", "http_to_delta"], {"workdir": "/tmp/mine", "retry": "1"}
+        entries = json.loads(pipelines_of(load(ROOT), names, own))
+        assert [(entry["workdir"], "retry" in entry) for entry in entries] == [("/tmp/mine", False)] * 2
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
