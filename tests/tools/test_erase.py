@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.core import Batch
-from connectors.core.epoch_rows import recorded_files
+from connectors.core.epoch_rows import recorded_files, recorded_letters
 from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
+from connectors.core.letter_files import LetterFile
 from connectors.ground.errors import StateError
 from connectors.storage.local import LocalStorage
 from connectors.systems.jdbc.connection import Connection
@@ -206,6 +207,33 @@ def test_a_query_goes_on_over_a_log_that_was_erased_meanwhile(system: QueueConte
     rows += to_the_end(SourceQuery(system), log)
     assert sorted(rows) == list(range(10))
     assert counts([erased(0)]) == [(0, 0)]
+
+
+def test_two_erasures_at_once_bring_no_row_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has read the file, and stands still before it writes it."""
+    log = acknowledged_log(tmp_path)
+    log.mark_acknowledged(2)
+    busy = [_BusyStorage(tmp_path, lambda: erase(f"state:{tmp_path}", key="user=Anna"))]
+    monkeypatch.setattr(erasure_places, "checked_storage", lambda *_: busy.pop() if busy else LocalStorage(tmp_path))
+    assert counts(erase(f"state:{tmp_path}")) == [(4, 4)]
+    for epoch in (1, 2):
+        assert {row["user"] for file in recorded_files(log, epoch) for row in file.rows()} == {"Bo"}
+
+
+def test_letters_beside_the_rows_of_an_epoch_go_too(tmp_path: Path) -> None:
+    """Nobody reads them when the epoch is over, unless a checkpoint is restored: then none is published again."""
+    log, binary = acknowledged_log(tmp_path), f"Struct{{user={MARKER}}}".encode()
+    for epoch in (1, 2):
+        file = LetterFile()
+        for record in (OWN, OTHER, binary):
+            file.add({"source": "connectors.connect", "position": "{}", "error_class": "Poison", "error": "", "record": record})
+        log.storage.put_if_absent(f"epochs/{epoch:020d}/x.letters", file.content())
+    (report,) = erase(f"state:{tmp_path}", code=1)
+    assert (report["found"], report["erased"]) == (6, 4)
+    assert [[letter["record"] for _, own in recorded_letters(log, epoch) for letter in own] for epoch in (1, 2)] == [
+        [OTHER], [OTHER, binary],
+    ]  # fmt: skip
+    assert "1 row that nobody can judge" in report["left"][1]
 
 
 def staged_folder(folder: Path) -> SinkFolder:
