@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.core import Batch
+from connectors.core.dead_letters import SourceLetters
 from connectors.core.epoch_rows import recorded_files, recorded_letters
 from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
@@ -30,7 +31,7 @@ from connectors_tools.erasure_places import place_of
 from tests.core.epochs.queries import to_the_end, values
 from tests.systems.reference_contexts import QueueContext
 
-from .letter_folders import DyingStorage, LateStorage, put, records
+from .letter_folders import DyingStorage, LateStorage, Part, put, records
 
 MARKER = "Zyxomma-7319"
 OWN = json.dumps({"user": MARKER, "city": "Bern"}).encode()
@@ -80,6 +81,14 @@ def test_letters_of_the_person_go_and_a_replay_brings_none_back(tmp_path: Path) 
     assert sorted(records(tmp_path)) == sorted([OTHER, b"Anna;Bern"])
     assert files_with(tmp_path) == []
     assert counts(erase(f"letters:{tmp_path}")) == [(0, 0)]
+
+
+def test_a_name_in_the_position_of_a_letter_goes_with_it(tmp_path: Path) -> None:
+    letters = SourceLetters("connectors.file_stream", LocalStorage(tmp_path))
+    letters.add(json.dumps({"filename": f"/users/{MARKER}.jsonl", "position": 0}), "Poison", "no JSON", OWN)
+    letters.put(Part(0))
+    assert counts(erase(f"letters:{tmp_path}")) == [(1, 1)]
+    assert files_with(tmp_path) == []
 
 
 def test_letters_that_nobody_can_judge_are_left_and_named(tmp_path: Path) -> None:
