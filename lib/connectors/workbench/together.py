@@ -93,6 +93,8 @@ class PipelineRuns(list[PipelineRun]):
 def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = False, folder: str | Path = ".") -> PipelineRuns:
     """Runs pipelines side by side in one session, and returns when all have ended. One that fails does not stop the others.
 
+    So each needs an end: beside one that runs for ever, a failure is printed, and nothing is tried again or judged.
+
     ``pipelines``: for each an object (or all as JSON) with ``notebook``, the name of its notebook in ``folder``, and parameters
     of that. Of a notebook the cells run up to the one that waits for its query. Each has a pool of its own where Spark
     schedules fairly. ``gates``: runs the gates of the pipelines instead. Raises :class:`Misconfigured` for impossible entries.
