@@ -124,7 +124,7 @@ def test_the_cost_of_a_trigger_is_told_by_the_batches() -> None:
     runs = PipelineRuns([PipelineRun("a", {"name": "orders"}, None, batches), PipelineRun("b", {}, ValueError("no"))])
     assert runs.table().iloc[0].tolist() == ["orders", "SUCCESS", 3, 30, 0.7, "7%", "1%", "0%"]
     assert runs.table().iloc[1, :4].tolist() == ["b", "FAILED", 0, 0]
-    assert runs.parameters() == [{"notebook": "a", "name": "orders"}, {"notebook": "b"}]
+    assert runs.parameters() == [{"notebook": "a", "name": "orders"}, {"notebook": "b", "failure": "ValueError: no"}]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +154,20 @@ def test_a_gate_whose_thread_cannot_begin_has_failed(monkeypatch: pytest.MonkeyP
     runs = together([{"notebook": "lines_to_delta"}], gates=True, folder=FOLDER)
     with pytest.raises(ConnectorError, match="lines_to_delta: ConnectorError: its thread has ended before its last cell"):
         runs.enforce()
+
+
+def test_a_gate_that_passes_makes_no_success_of_a_pipeline_that_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It judges what an earlier run has written. The state of a job is that of its last tasks."""
+    notebook = {"cells": [{"cell_type": "code", "source": ["print(1)"]}]}
+    (tmp_path / "quality.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.setitem(together.__globals__, "session", lambda: None)
+    monkeypatch.setitem(together.__globals__, "session_thread", lambda _, work, name: Thread(target=work, name=name))
+    failed = PipelineRuns([PipelineRun("a", {"name": "north"}, ValueError("no")), PipelineRun("a", {"name": "south"})])
+    gates = together(failed.parameters(), gates=True, folder=tmp_path)
+    with pytest.raises(ConnectorError, match=r"1 of 2 failed:\nnorth: .*the pipeline has failed: ValueError: no"):
+        gates.enforce()
 
 
 class TestCommand:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOTEBOOK: Final = "notebook"
+_FAILURE: Final = "failure"
+"""The key of what has ended a pipeline, for its gate."""
+_SHOWN: Final = 200
 _IMPORTS: Final = BOOTSTRAP.rpartition("\nspark, dbutils")[0]
 """The bootstrap without its call, which would begin another record of the task."""
 _WAIT: Final = "workbench.wait("
@@ -77,8 +80,12 @@ class PipelineRuns(list[PipelineRun]):
         return pd.DataFrame(rows)
 
     def parameters(self) -> list[dict[str, str]]:
-        """What :func:`together` takes: each pipeline with all values of its widgets, also those of the notebook itself."""
-        return [{_NOTEBOOK: run.notebook, **run.parameters} for run in self]
+        """What :func:`together` takes: each pipeline with all values of its widgets, also those of the notebook itself.
+
+        One that has failed says so, since a job whose last task succeeds counts as a success: its gate fails, too.
+        """
+        failures = ({} if run.error is None else {_FAILURE: _message(run.error)[:_SHOWN]} for run in self)
+        return [{_NOTEBOOK: run.notebook, **run.parameters, **failure} for run, failure in zip(self, failures, strict=True)]
 
     def enforce(self) -> None:
         """Raises the errors of pipelines that have failed as one: :class:`StateError` if no new try can mend any of them."""
@@ -105,9 +112,9 @@ def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = Fals
     runs = PipelineRuns()
     threads = []
     for entry, notebook, cells in zip(entries, notebooks, sources, strict=True):
-        parameters = {name: _text(value) for name, value in entry.items() if name != _NOTEBOOK}
+        parameters = {name: _text(value) for name, value in entry.items() if name not in (_NOTEBOOK, _FAILURE)}
         runs.append(PipelineRun(str(entry[_NOTEBOOK]), parameters, ConnectorError(_NOT_RUN)))
-        threads.append(_thread(runs[-1], notebook, cells))
+        threads.append(_thread(runs[-1], notebook, cells, entry.get(_FAILURE) if gates else None))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,8 +156,9 @@ def _cells(folder: Path, notebook: str) -> list[str]:
     return [source for source in cells[: last + 1] if source.strip() != BOOTSTRAP.strip()]
 
 
-def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
+def _thread(run: PipelineRun, notebook: str, cells: Sequence[str], failure: str | None) -> Thread:
     spark = session()
+    end = None if failure is None else ConnectorError(f"its gate has passed, and the pipeline has failed: {failure}")
     dbutils = DbUtils(run.parameters)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "dbutils": dbutils, "display": _hide}
     exec(_IMPORTS, names)
@@ -159,9 +167,9 @@ def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
         try:
             for number, source in enumerate(cells, start=1):
                 exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
-            run.error = None
+            run.error = end
         except NotebookExit:
-            run.error = None
+            run.error = end
         except BaseException as error:
             run.error = error
             print(f"{run.name} has failed: {_message(error)}", flush=True)
