@@ -63,13 +63,12 @@ def remove_rows(log: EpochLog, epoch: int, has_row: Callable[[Row], bool], has_l
     The ids of all its messages stay known. Each record batch keeps its number, by which a plan names it. What counts are
     records of the removal: two processes that remove from one file at once put nothing back.
     """
-    rows: Iterator[Row] = iter(())
-    if log.is_acknowledged(epoch):
-        log.keep_ids(epoch, log.settled())
-        rows = (row for file in recorded_files(log, epoch) for row in file.rows())
-    folder = f"epochs/{epoch:020d}/{_REMOVED}"
+    folder, is_over = f"epochs/{epoch:020d}/{_REMOVED}", log.is_acknowledged(epoch)
+    rows = (row for file in recorded_files(log, epoch) for row in file.rows()) if is_over else ()
     keys = {_row_key(row) for row in rows if has_row(row)}
     keys |= {letter_key(letter) for _, letters in recorded_letters(log, epoch) for letter in letters if has_letter(letter)}
+    if keys and is_over:
+        log.keep_ids(epoch, log.settled())
     if keys:
         log.storage.put_if_absent(f"{folder}/{digest(*sorted(keys), length=24)}", dumps(sorted(keys)).encode())
     records: list[str] = []
