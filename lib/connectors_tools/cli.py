@@ -100,7 +100,7 @@ def run(
 
     if together is not None:
         job, names = TOGETHER, [name.strip() for name in together.split(",") if name.strip()]
-        overrides = {**overrides, "pipelines": pipelines_of(_bundle(target, variables), names)}
+        overrides = {**overrides, "pipelines": pipelines_of(_bundle(target, variables), names, overrides)}
     assert job is not None
 
     reporter = Reporter(quiet=quiet, verbose=verbose)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from connectors.core.batch import Batch
-from connectors.core.epoch_rows import keep_rows, recorded_files
+from connectors.core.epoch_rows import recorded_files, recorded_letters, remove_rows
 from connectors.core.epochs import EpochLog
 from connectors.core.folder import SinkFolder
 from connectors.ground import machine
@@ -89,6 +89,11 @@ class Erasure:
             names = {name: item for name, item in pairs if isinstance(name, str)}
             return (bool(names) and self.has(names)) or _any(map(self.judge, value))
         return False
+
+    def judge_letter(self, letter: Letter) -> bool | None:
+        """As :meth:`judge`, for a letter whose record or key has the person, or whose headers name it."""
+        headers = {header["key"]: header["value"] for header in letter["headers"] or ()}
+        return self.has(headers) or _any(self.judge(letter[name] or b"") for name in ("record", "key"))
 
     def _judge_bytes(self, value: bytes) -> bool | None:
         texts = list(decoded_texts(value))
@@ -179,13 +184,9 @@ def count_same(erasure: Erasure, rows: Sequence[Sequence[Any]]) -> int:
 
 
 def letters(erasure: Erasure, storage: Storage, location: str) -> Iterator[Report]:
-    """The letters whose record or key has the person, or whose headers name it."""
-
-    def verdict(letter: Letter) -> bool | None:
-        headers = {header["key"]: header["value"] for header in letter["headers"] or ()}
-        return erasure.has(headers) or _any(erasure.judge(letter[name] or b"") for name in ("record", "key"))
-
-    folder, report, unknown = Letters(location, erasure.storage_options), Report(f"letters:{location}"), 0
+    """The letters of the person."""
+    verdict, folder = erasure.judge_letter, Letters(location, erasure.storage_options)
+    report, unknown = Report(f"letters:{location}"), 0
     for _, letter in folder.letters(lambda letter: verdict(letter) is not False):
         report.found, unknown = (report.found or 0) + bool(verdict(letter)), unknown + (not verdict(letter))
     if not erasure.dry_run:  # also where none is found: a death may have left a file that still has what was removed
@@ -200,23 +201,29 @@ def letters(erasure: Erasure, storage: Storage, location: str) -> Iterator[Repor
 
 
 def state(erasure: Erasure, storage: Storage, location: str) -> Iterator[Report]:
-    """The rows of the epoch log."""
+    """The rows of the epoch log, and dead letters that wait beside them.
+
+    Letters of an acknowledged epoch are published: there people look at those that nobody can judge, and here these go, too.
+    """
     log, report, unknown, newest = EpochLog(storage, "erase"), Report(f"state:{location}"), 0, 0
 
-    def is_of_others(batch: pa.RecordBatch) -> pa.Array:
-        return pa.array([erasure.judge(row) is not True for row in batch.to_pylist()], pa.bool_())
+    def is_own(letter: Letter) -> bool:
+        return erasure.judge_letter(letter) is True
+
+    def is_spare(letter: Letter) -> bool:
+        return erasure.judge_letter(letter) is not False
 
     for epoch in log.epochs():
-        rows = 0
         is_over = log.is_acknowledged(epoch)
-        for file in recorded_files(log, epoch):
-            verdicts = [erasure.judge(row) for batch in file.batches for row in batch.to_pylist()]
-            rows, unknown = rows + verdicts.count(True), unknown + verdicts.count(None)
-        report.found = (report.found or 0) + rows
-        if rows and is_over and not erasure.dry_run:
-            keep_rows(log, epoch, is_of_others)
-            report.erased += rows
-        newest += 0 if is_over else rows
+        rows = [erasure.judge(row) for file in recorded_files(log, epoch) for row in file.rows()]
+        letters = [erasure.judge_letter(letter) for _, waiting in recorded_letters(log, epoch) for letter in waiting]
+        found = letters.count(True) + (rows.count(True) if is_over else 0)
+        newest += 0 if is_over else rows.count(True)
+        report.found = (report.found or 0) + letters.count(True) + rows.count(True)
+        unknown += rows.count(None) + (0 if is_over else letters.count(None))
+        if not erasure.dry_run:
+            remove_rows(log, epoch, lambda row: erasure.judge(row) is True, is_spare if is_over else is_own)
+            report.erased += found
     if newest:
         report.left.append(
             f"{count(newest, 'row')} of the last batch, which the query may write again with the same number of rows. Call "

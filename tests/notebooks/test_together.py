@@ -6,12 +6,13 @@ import io
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from connectors.ground.errors import Misconfigured
+from connectors.ground.errors import ConnectorError, Misconfigured
 from connectors.spark.session import session_thread
 from connectors.workbench.settings import library
 from connectors.workbench.together import PipelineRun, PipelineRuns, together
@@ -124,7 +125,7 @@ def test_the_cost_of_a_trigger_is_told_by_the_batches() -> None:
     runs = PipelineRuns([PipelineRun("a", {"name": "orders"}, None, batches), PipelineRun("b", {}, ValueError("no"))])
     assert runs.table().iloc[0].tolist() == ["orders", "SUCCESS", 3, 30, 0.7, "7%", "1%", "0%"]
     assert runs.table().iloc[1, :4].tolist() == ["b", "FAILED", 0, 0]
-    assert runs.parameters() == [{"notebook": "a", "name": "orders"}, {"notebook": "b"}]
+    assert runs.parameters() == [{"notebook": "a", "name": "orders"}, {"notebook": "b", "failure": "ValueError: no"}]
 
 
 @pytest.mark.parametrize(
@@ -145,6 +146,31 @@ def test_what_cannot_be_is_refused_before_anything_runs(pipelines: str, message:
         together(pipelines, folder=FOLDER)
 
 
+def test_a_gate_whose_thread_cannot_begin_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed() -> None:
+        """The JVM takes no more threads."""
+
+    monkeypatch.setitem(together.__globals__, "session", lambda: None)
+    monkeypatch.setitem(together.__globals__, "session_thread", lambda *_: Thread(target=failed))
+    runs = together([{"notebook": "lines_to_delta"}], gates=True, folder=FOLDER)
+    with pytest.raises(ConnectorError, match="lines_to_delta: ConnectorError: its thread has ended before its last cell"):
+        runs.enforce()
+
+
+def test_a_gate_that_passes_makes_no_success_of_a_pipeline_that_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It judges what an earlier run has written. The state of a job is that of its last tasks."""
+    notebook = {"cells": [{"cell_type": "code", "source": ["print(1)"]}]}
+    (tmp_path / "quality.ipynb").write_text(json.dumps(notebook))
+    monkeypatch.setitem(together.__globals__, "session", lambda: None)
+    monkeypatch.setitem(together.__globals__, "session_thread", lambda _, work, name: Thread(target=work, name=name))
+    failed = PipelineRuns([PipelineRun("a", {"name": "north"}, ValueError("no")), PipelineRun("a", {"name": "south"})])
+    gates = together(failed.parameters(), gates=True, folder=tmp_path)
+    with pytest.raises(ConnectorError, match=r"1 of 2 failed:\nnorth: .*the pipeline has failed: ValueError: no"):
+        gates.enforce()
+
+
 class TestCommand:
     def test_the_pipelines_of_jobs_have_the_parameters_of_these(self) -> None:
         entries = json.loads(pipelines_of(load(ROOT), ["lines_to_delta", "kafka_to_delta_continuous"]))
@@ -152,6 +178,11 @@ class TestCommand:
             ("lines_to_delta", "lines_to_delta"), ("kafka_to_delta", "kafka_to_delta_continuous"),
         ]  # fmt: skip
         assert all("${" not in value for entry in entries for value in entry.values())
+
+    def test_a_parameter_of_the_command_wins_in_each_job_that_has_it(self) -> None:
+        names, own = ["lines_to_delta", "http_to_delta"], {"workdir": "/tmp/mine", "retry": "1"}
+        entries = json.loads(pipelines_of(load(ROOT), names, own))
+        assert [(entry["workdir"], "retry" in entry) for entry in entries] == [("/tmp/mine", False)] * 2
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from connectors import workbench
-from connectors.testing.servers import KinesisServer, KinesisStreams, MariaDbServer
+from connectors.testing import demos
+from connectors.testing.demo import Lines
+from connectors.testing.servers import KinesisServer, KinesisStreams, MariaDbServer, shared_server
 from connectors.testing.servers.base import Server
 from tests.servers import optional, required
 
@@ -40,6 +43,22 @@ def test_the_folder_of_ones_own_stays(tmp_path: Path) -> None:
         with server:
             assert server.folder == tmp_path
     assert [file.name for file in tmp_path.iterdir()] == ["server.log"]
+
+
+def test_threads_that_want_one_server_or_demonstration_at_once_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(Lines):
+        def __init__(self, folder: Path) -> None:
+            time.sleep(0.1)
+            super().__init__(folder)
+
+    monkeypatch.setitem(demos._DEMOS, "lines", Slow)
+    with ThreadPoolExecutor() as threads:
+        servers = list(threads.map(shared_server, [Sleep] * 3))
+        lines = list(threads.map(lambda _: demos.demo("lines", str(tmp_path)), range(3)))
+    assert [len(set(map(id, found))) for found in (servers, lines)] == [1, 1]
+    servers[0].stop()
 
 
 @pytest.mark.server

@@ -14,10 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.core import Batch
-from connectors.core.epoch_rows import recorded_files
+from connectors.core.dead_letters import SourceLetters
+from connectors.core.epoch_rows import recorded_files, recorded_letters
 from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
+from connectors.core.letter_files import LetterFile
 from connectors.ground.errors import StateError
 from connectors.storage.local import LocalStorage
 from connectors.systems.jdbc.connection import Connection
@@ -29,7 +31,7 @@ from connectors_tools.erasure_places import place_of
 from tests.core.epochs.queries import to_the_end, values
 from tests.systems.reference_contexts import QueueContext
 
-from .letter_folders import DyingStorage, LateStorage, put, records
+from .letter_folders import DyingStorage, LateStorage, Part, put, records
 
 MARKER = "Zyxomma-7319"
 OWN = json.dumps({"user": MARKER, "city": "Bern"}).encode()
@@ -79,6 +81,14 @@ def test_letters_of_the_person_go_and_a_replay_brings_none_back(tmp_path: Path) 
     assert sorted(records(tmp_path)) == sorted([OTHER, b"Anna;Bern"])
     assert files_with(tmp_path) == []
     assert counts(erase(f"letters:{tmp_path}")) == [(0, 0)]
+
+
+def test_a_name_in_the_position_of_a_letter_goes_with_it(tmp_path: Path) -> None:
+    letters = SourceLetters("connectors.file_stream", LocalStorage(tmp_path))
+    letters.add(json.dumps({"filename": f"/users/{MARKER}.jsonl", "position": 0}), "Poison", "no JSON", OWN)
+    letters.put(Part(0))
+    assert counts(erase(f"letters:{tmp_path}")) == [(1, 1)]
+    assert files_with(tmp_path) == []
 
 
 def test_letters_that_nobody_can_judge_are_left_and_named(tmp_path: Path) -> None:
@@ -206,6 +216,33 @@ def test_a_query_goes_on_over_a_log_that_was_erased_meanwhile(system: QueueConte
     rows += to_the_end(SourceQuery(system), log)
     assert sorted(rows) == list(range(10))
     assert counts([erased(0)]) == [(0, 0)]
+
+
+def test_two_erasures_at_once_bring_no_row_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one has read the file, and stands still before it writes it."""
+    log = acknowledged_log(tmp_path)
+    log.mark_acknowledged(2)
+    busy = [_BusyStorage(tmp_path, lambda: erase(f"state:{tmp_path}", key="user=Anna"))]
+    monkeypatch.setattr(erasure_places, "checked_storage", lambda *_: busy.pop() if busy else LocalStorage(tmp_path))
+    assert counts(erase(f"state:{tmp_path}")) == [(4, 4)]
+    for epoch in (1, 2):
+        assert {row["user"] for file in recorded_files(log, epoch) for row in file.rows()} == {"Bo"}
+
+
+def test_letters_beside_the_rows_of_an_epoch_go_too(tmp_path: Path) -> None:
+    """Nobody reads them when the epoch is over, unless a checkpoint is restored: then none is published again."""
+    log, binary = acknowledged_log(tmp_path), f"Struct{{user={MARKER}}}".encode()
+    for epoch in (1, 2):
+        file = LetterFile()
+        for record in (OWN, OTHER, binary):
+            file.add({"source": "connectors.connect", "position": "{}", "error_class": "Poison", "error": "", "record": record})
+        log.storage.put_if_absent(f"epochs/{epoch:020d}/x.letters", file.content())
+    (report,) = erase(f"state:{tmp_path}", code=1)
+    assert (report["found"], report["erased"]) == (6, 4)
+    assert [[letter["record"] for _, own in recorded_letters(log, epoch) for letter in own] for epoch in (1, 2)] == [
+        [OTHER], [OTHER, binary],
+    ]  # fmt: skip
+    assert "1 row that nobody can judge" in report["left"][1]
 
 
 def staged_folder(folder: Path) -> SinkFolder:

@@ -137,7 +137,7 @@ def letters_left(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
 
 
 def removed_letters(storage: Storage, name: str) -> Iterator[tuple[str, str]]:
-    """The keys and positions of the letters that were removed from a file."""
+    """The keys of the letters that were removed from a file, and of each position the offset, if it has one."""
     folder = f"{_REMOVED}/{name}"
     for removal in storage.names(folder):
         yield from json.loads(storage.read(f"{folder}/{removal}")).items()
@@ -159,7 +159,7 @@ def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
             if (key := letter_key(letter)) in removed:
                 is_late = True  # who removed it died before the file was rewritten, or another process has put it back
             elif key in keys:
-                removal.append((key, letter["position"]))
+                removal.append((key, _offset_of(letter["position"])))
             else:
                 rest.add(letter)
     if not removal and not is_late:
@@ -173,6 +173,14 @@ def remove_letters(storage: Storage, name: str, keys: Set[str]) -> int:
     if not records.issuperset(storage.names(folder)):  # another process has removed letters that this one has put back
         remove_letters(storage, name, keys)
     return len(removal)
+
+
+def _offset_of(position: str | None) -> str:
+    """What a record of a removal has of a position: names in it may be those of a person who was erased."""
+    try:
+        return dumps({"offset": json.loads(position or "")["offset"]})
+    except (LookupError, TypeError, ValueError):
+        return ""
 
 
 def put_new_letters(storage: Storage, name: str, letters: LetterFile) -> None:

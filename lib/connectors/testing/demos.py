@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from ..ground.errors import Misconfigured, Problem
@@ -21,13 +22,15 @@ def demo(system: str, folder: str = "") -> local.Demo:
         raise Misconfigured("workbench.demo", [Problem("system", f'must be {" or ".join(_DEMOS)}; got "{system}".')])
     place = Path(folder or workdir(f"{VOLUMES}main/connectors/data/demonstrations/{system}"))
     key = system, str(place)
-    if key not in _running:
-        place.mkdir(parents=True, exist_ok=True)
-        _running[key] = _DEMOS[system](place)
-    return _running[key]
+    with _starting.setdefault(key, Lock()):
+        if key not in _running:
+            place.mkdir(parents=True, exist_ok=True)
+            _running[key] = _DEMOS[system](place)
+        return _running[key]
 
 
 _running: dict[tuple[str, str], local.Demo] = {}
+_starting: Final[dict[tuple[str, str], Lock]] = {}
 _DEMOS: Final[dict[str, type[local.Demo]]] = {
     "cassandra": served.Cassandra,
     "cdc": served.Changes,

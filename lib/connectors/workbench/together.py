@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _NOTEBOOK: Final = "notebook"
+_FAILURE: Final = "failure"
+"""The key of what has ended a pipeline, for its gate."""
+_SHOWN: Final = 200
 _IMPORTS: Final = BOOTSTRAP.rpartition("\nspark, dbutils")[0]
 """The bootstrap without its call, which would begin another record of the task."""
 _WAIT: Final = "workbench.wait("
 _POLL_SECONDS: Final = 0.5
+_NOT_RUN: Final = "its thread has ended before its last cell, as the output says"
 _INTERVALS: Final = {"10 s": 10.0, "1 min": 60.0, "10 min": 600.0}
 
 
@@ -76,8 +80,12 @@ class PipelineRuns(list[PipelineRun]):
         return pd.DataFrame(rows)
 
     def parameters(self) -> list[dict[str, str]]:
-        """What :func:`together` takes: each pipeline with all values of its widgets, also those of the notebook itself."""
-        return [{_NOTEBOOK: run.notebook, **run.parameters} for run in self]
+        """What :func:`together` takes: each pipeline with all values of its widgets, also those of the notebook itself.
+
+        One that has failed says so, since a job whose last task succeeds counts as a success: its gate fails, too.
+        """
+        failures = ({} if run.error is None else {_FAILURE: _message(run.error)[:_SHOWN]} for run in self)
+        return [{_NOTEBOOK: run.notebook, **run.parameters, **failure} for run, failure in zip(self, failures, strict=True)]
 
     def enforce(self) -> None:
         """Raises the errors of pipelines that have failed as one: :class:`StateError` if no new try can mend any of them."""
@@ -92,6 +100,8 @@ class PipelineRuns(list[PipelineRun]):
 def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = False, folder: str | Path = ".") -> PipelineRuns:
     """Runs pipelines side by side in one session, and returns when all have ended. One that fails does not stop the others.
 
+    So each needs an end: beside one that runs for ever, a failure is printed, and nothing is tried again or judged.
+
     ``pipelines``: for each an object (or all as JSON) with ``notebook``, the name of its notebook in ``folder``, and parameters
     of that. Of a notebook the cells run up to the one that waits for its query. Each has a pool of its own where Spark
     schedules fairly. ``gates``: runs the gates of the pipelines instead. Raises :class:`Misconfigured` for impossible entries.
@@ -102,9 +112,9 @@ def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = Fals
     runs = PipelineRuns()
     threads = []
     for entry, notebook, cells in zip(entries, notebooks, sources, strict=True):
-        parameters = {name: _text(value) for name, value in entry.items() if name != _NOTEBOOK}
-        runs.append(PipelineRun(str(entry[_NOTEBOOK]), parameters))
-        threads.append(_thread(runs[-1], notebook, cells))
+        parameters = {name: _text(value) for name, value in entry.items() if name not in (_NOTEBOOK, _FAILURE)}
+        runs.append(PipelineRun(str(entry[_NOTEBOOK]), parameters, ConnectorError(_NOT_RUN)))
+        threads.append(_thread(runs[-1], notebook, cells, entry.get(_FAILURE) if gates else None))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -146,8 +156,9 @@ def _cells(folder: Path, notebook: str) -> list[str]:
     return [source for source in cells[: last + 1] if source.strip() != BOOTSTRAP.strip()]
 
 
-def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
+def _thread(run: PipelineRun, notebook: str, cells: Sequence[str], failure: str | None) -> Thread:
     spark = session()
+    end = None if failure is None else ConnectorError(f"its gate has passed, and the pipeline has failed: {failure}")
     dbutils = DbUtils(run.parameters)
     names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "dbutils": dbutils, "display": _hide}
     exec(_IMPORTS, names)
@@ -156,8 +167,9 @@ def _thread(run: PipelineRun, notebook: str, cells: Sequence[str]) -> Thread:
         try:
             for number, source in enumerate(cells, start=1):
                 exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
+            run.error = end
         except NotebookExit:
-            pass
+            run.error = end
         except BaseException as error:
             run.error = error
             print(f"{run.name} has failed: {_message(error)}", flush=True)

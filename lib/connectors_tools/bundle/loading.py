@@ -85,10 +85,10 @@ def load(
     return Bundle(root, chosen, config, jobs, source.job_files, findings)
 
 
-def pipelines_of(bundle: Bundle, names: Sequence[str]) -> str:
+def pipelines_of(bundle: Bundle, names: Sequence[str], parameters: Mapping[str, str] | None = None) -> str:
     """The parameter ``pipelines`` of the job ``together``: the pipelines of these jobs, with the parameters of each.
 
-    Raises :class:`Misconfigured` for a job that has no pipeline.
+    ``parameters`` win over those of the jobs that have them. Raises :class:`Misconfigured` for a job that has no pipeline.
     """
     folder = next(task.notebook.parent for task in bundle.job(TOGETHER).tasks.values() if task.notebook)
     entries = []
@@ -98,7 +98,8 @@ def pipelines_of(bundle: Bundle, names: Sequence[str]) -> str:
         if notebook is None or notebook.parent != folder or name == TOGETHER:
             text = f'names the job "{name}", whose first notebook is no pipeline in {folder.relative_to(bundle.root)}.'
             raise Misconfigured("the run", [Problem("--together", text)])
-        entries.append({"notebook": notebook.stem, **job.parameters})
+        own = {parameter: text for parameter, text in (parameters or {}).items() if parameter in job.parameters}
+        entries.append({"notebook": notebook.stem, **job.parameters, **own})
     return json.dumps(entries)
 
 

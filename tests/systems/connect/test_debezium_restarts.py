@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from connectors.connect.host import SOURCE_COLUMNS
+from connectors.core.epochs import EpochLog
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.ground.errors import Fatal
+from connectors.storage.local import LocalStorage
 from connectors.systems.connect import ConnectSource
 from connectors.testing.servers import MariaDbServer, PostgresServer
+from connectors_tools.offsets import SourceOffset
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties
 from tests.servers import optional, required
 from tests.systems.cdc.shop import Shop
@@ -124,6 +127,23 @@ def test_a_copy_that_is_cut_by_restarts_comes_whole_and_once(shop: Shop, tmp_pat
     copied = [key for operation, key in runs.events() if operation == "c"]
     assert copied == [1000, *range(10_000, 10_000 + count), 1001]
     assert runs.epochs >= 5
+
+
+@pytest.mark.soak
+def test_a_move_into_a_transaction_gives_the_whole_of_it_again_also_over_a_restart(shop: Shop, tmp_path: Path) -> None:
+    runs = postgres(shop, tmp_path, 100)
+    runs.life(200)
+    statement = "COPY orders (id, name) FROM STDIN"
+    with shop.connect() as connection, connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for number in range(400):
+            copy.write_row((10_000 + number, "x" * 20))
+    assert runs.life(1)
+    place = runs.offset["at"]["offsets"]
+    assert runs.life(100)
+    moved = SourceOffset("0", runs.offset).move(place, EpochLog(LocalStorage(tmp_path / "state"), "connect"))
+    runs.offset = moved.value
+    again = [*runs.life(1), *runs.life(250, 120)]
+    assert [event(row)[1] for row in again] == list(range(10_000, 10_000 + len(again)))
 
 
 @pytest.mark.soak

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from connectors.connect import ConnectException
+from connectors.connect.java.debezium import groups_of
 from tests.connect.database import DATABASES, Database, TablesConnector
 from tests.tools.checkpoints import checkpoint, offsets
 
 from .test_source import JSON, Query
 
+POSTGRESQL = "io.debezium.connector.postgresql"
 A, B = '{"table":"a"}', '{"table":"b"}'
 Offsets = Sequence[tuple[Mapping[str, Any], Mapping[str, Any] | None]]
 
@@ -87,6 +89,14 @@ def test_a_connector_that_refuses_leaves_the_query_where_it_was(
     assert query.offset == before
     assert "note:" not in moved(query, tmp_path / "reset", "reset")
     assert asked == [[({"table": "a"}, {"n": 99})], [({"table": "a"}, None), ({"table": "b"}, None)]]
+
+
+def test_a_move_of_debezium_goes_on_from_the_beginning_of_a_transaction_and_not_of_a_snapshot() -> None:
+    offsets, group = {A: {"lsn": 7}, B: {"lsn": 7, "snapshot": "INITIAL"}}, {"moved": True}
+    groups = groups_of({"connector.class": f"{POSTGRESQL}.PostgresConnector"}, offsets, {A: group, B: group})
+    assert groups[A]["records"] == {}
+    assert groups[B] == group
+    assert groups_of({"connector.class": "Own"}, offsets, {A: group}) == {A: group}
 
 
 @pytest.mark.parametrize(

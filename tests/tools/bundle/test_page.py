@@ -53,6 +53,7 @@ SECRETS = {
     "connection_string": ("Endpoint=sb://x/;SharedAccessKey=hunter2", "***"),
     "endpoint": ("Endpoint=sb://x/;SharedAccessKeyName=root;SharedAccessKey=hunter2", "Endpoint=sb://x/;SharedAccessKeyName=root;"),
     "api_key": ("hunter2", "***"),
+    "pipelines": ('[{"notebook": "jdbc_to_delta", "options": {"password": "hunter2"}}]', "***"),
     "db_password": ("hunter2", "***"),
 }
 

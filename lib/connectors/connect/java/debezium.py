@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from ...ground.errors import Fatal, Transient
 from ...ground.state import digest
 from ..common_settings import names
-from ..host import HEADERS, Groups
+from ..host import HEADERS, Groups, Offsets
 from .failures import failure_of
 from .jvm import Jvm
 from .steps import converter_class
@@ -125,9 +125,16 @@ def refuse_slot(jvm: Jvm, properties: Mapping[str, str], name: str) -> None:
         raise Fatal(failure.message, connector=name, way_out=_SLOT_WAY_OUT) from None
 
 
-def groups_of(properties: Mapping[str, str], groups: Groups) -> Groups:
-    """``groups``, without the counts of a transaction whose records other settings have decided: it comes whole again."""
+def groups_of(properties: Mapping[str, str], offsets: Offsets, groups: Groups) -> Groups:
+    """``groups``, without the counts of a transaction whose records other settings have decided: it comes whole again.
+
+    So does the one of an offset to which a user has moved: Debezium goes on behind its position, which many records may have.
+    """
     settings = _settings(properties)
+    if is_debezium(properties) and _database(properties) in _TRANSACTIONS:
+        moved = [partition for partition, group in groups.items() if group and group.get("moved")]
+        in_log = [partition for partition in moved if (offsets.get(partition) or {}).get("snapshot") is None]
+        groups = {**groups, **{partition: {"records": {}, "settings": settings} for partition in in_log}}
     changed = {
         partition: {**group, "records": {}}
         for partition, group in groups.items()

@@ -232,7 +232,7 @@ class SourceEngine:
 
     def _store(self, offsets: Offsets, groups: Groups) -> None:
         """Sets what the offset readers of connector and tasks answer from now on."""
-        groups = groups_of(self.properties, groups)
+        groups = groups_of(self.properties, offsets, groups)
         entries = (f"[{partition},{dumps(offset)},{dumps(groups.get(partition))}]" for partition, offset in offsets.items())
         self.store.reset(f"[{','.join(entries)}]")
 

@@ -280,7 +280,8 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             return {}, {}
         manifest = _manifest(self.log, at["epoch"])
         offsets = {key: offset for key, offset in {**manifest["offsets"], **moved}.items() if offset is not None}
-        return offsets, {key: group for key, group in manifest.get("groups", {}).items() if key not in moved}
+        groups = {key: group for key, group in manifest.get("groups", {}).items() if key in offsets}
+        return offsets, {key: {"moved": True} if key in moved else group for key, group in groups.items()}
 
     def _record(self, at: Position, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
         """Records an epoch: its rows, then its manifest."""

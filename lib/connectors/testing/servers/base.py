@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -230,6 +231,7 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
 
 
 _running: dict[tuple[type[Server], tuple[tuple[str, Any], ...]], Any] = {}
+_starting: dict[Any, threading.Lock] = {}
 
 
 def shared_server(kind: type[S], **settings: Any) -> S:
@@ -238,9 +240,10 @@ def shared_server(kind: type[S], **settings: Any) -> S:
     Raises :class:`Unavailable` if this machine cannot have it.
     """
     key = kind, tuple(sorted(settings.items()))
-    if key not in _running:
-        _running[key] = kind(**settings).start()
-    return _running[key]  # type: ignore[no-any-return]
+    with _starting.setdefault(key, threading.Lock()):
+        if key not in _running:
+            _running[key] = kind(**settings).start()
+        return _running[key]  # type: ignore[no-any-return]
 
 
 def library_path() -> dict[str, str]:
