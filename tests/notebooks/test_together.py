@@ -139,6 +139,7 @@ def test_the_cost_of_a_trigger_is_told_by_the_batches() -> None:
         ('[{"notebook": "lines_to_delta"}, {"notebook": "enrich", "name": "lines_to_delta"}]', '"lines_to_delta" twice'),
         ('[{"notebook": "kafka_to_dleta"}]', 'the notebook "kafka_to_dleta", which is not in .*There are: cassandra_to_delta'),
         ('[{"notebook": "../stories/cdc"}]', "which is not in"),
+        ('[{"notebook": "kafka_to_delta", "trigger": "10 seconds"}]', 'gives kafka_to_delta the trigger "10 seconds"'),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(pipelines: str, message: str) -> None:
@@ -173,9 +174,9 @@ def test_a_gate_that_passes_makes_no_success_of_a_pipeline_that_has_failed(
 
 class TestCommand:
     def test_the_pipelines_of_jobs_have_the_parameters_of_these(self) -> None:
-        entries = json.loads(pipelines_of(load(ROOT), ["lines_to_delta", "kafka_to_delta_continuous"]))
+        entries = json.loads(pipelines_of(load(ROOT), ["lines_to_delta", "kafka_to_delta"]))
         assert [(entry["notebook"], entry["name"]) for entry in entries] == [
-            ("lines_to_delta", "lines_to_delta"), ("kafka_to_delta", "kafka_to_delta_continuous"),
+            ("lines_to_delta", "lines_to_delta"), ("kafka_to_delta", "kafka_to_delta"),
         ]  # fmt: skip
         assert all("${" not in value for entry in entries for value in entry.values())
 

@@ -26,6 +26,8 @@ _NOTEBOOK: Final = "notebook"
 _FAILURE: Final = "failure"
 """The key of what has ended a pipeline, for its gate."""
 _SHOWN: Final = 200
+_ENDS: Final = "availableNow"
+"""The trigger of a pipeline that ends."""
 _IMPORTS: Final = BOOTSTRAP.rpartition("\nspark, dbutils")[0]
 """The bootstrap without its call, which would begin another record of the task."""
 _WAIT: Final = "workbench.wait("
@@ -100,11 +102,10 @@ class PipelineRuns(list[PipelineRun]):
 def together(pipelines: str | Sequence[Mapping[str, Any]], *, gates: bool = False, folder: str | Path = ".") -> PipelineRuns:
     """Runs pipelines side by side in one session, and returns when all have ended. One that fails does not stop the others.
 
-    So each needs an end: beside one that runs for ever, a failure is printed, and nothing is tried again or judged.
-
     ``pipelines``: for each an object (or all as JSON) with ``notebook``, the name of its notebook in ``folder``, and parameters
     of that. Of a notebook the cells run up to the one that waits for its query. Each has a pool of its own where Spark
-    schedules fairly. ``gates``: runs the gates of the pipelines instead. Raises :class:`Misconfigured` for impossible entries.
+    schedules fairly. ``gates``: runs the gates of the pipelines instead. Raises :class:`Misconfigured` for impossible entries,
+    and for a pipeline without an end.
     """
     entries = _entries(pipelines)
     notebooks = [_gate_of(str(entry[_NOTEBOOK]), Path(folder)) if gates else str(entry[_NOTEBOOK]) for entry in entries]
@@ -133,6 +134,9 @@ def _entries(pipelines: str | Sequence[Mapping[str, Any]]) -> Sequence[Mapping[s
     for entry in entries:
         if not isinstance(entry, Mapping) or not isinstance(entry.get(_NOTEBOOK), str):
             raise _refused(f'has an entry without a "notebook": {json.dumps(entry)[:100]}.')
+        if (trigger := entry.get("trigger", _ENDS)) != _ENDS:
+            text = f'gives {entry.get("name", entry[_NOTEBOOK])} the trigger "{trigger}": it would never end. '
+            raise _refused(f"{text}Leave the trigger out, or give it a job of its own.")
     names = [str(entry.get("name", entry[_NOTEBOOK])) for entry in entries]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise _refused(f'has "{twice[0]}" twice; give each a name of its own.')
