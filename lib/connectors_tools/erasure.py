@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from connectors.core.batch import Batch
-from connectors.core.epoch_rows import recorded_files, recorded_letters, remove_rows
 from connectors.core.epochs import EpochLog
 from connectors.core.folder import SinkFolder
 from connectors.ground import machine
 from connectors.ground.errors import StateError
 from connectors.metrics.words import count
 
+from .erasure_epochs import recorded_files, recorded_letters, remove_rows
 from .letters import Letters, decoded_texts
 
 if TYPE_CHECKING:
