@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connectors.formats.base import quoted
 from connectors.ground.errors import StateError
 from connectors.metrics.words import count
+from connectors.spark.session import as_active
 
 from .erasure import Erasure, Report, count_same
 
@@ -77,7 +78,8 @@ class _DeltaTable:
         from pyspark.sql import functions as F
 
         texts = ", ".join(f"k{number} string" for number in range(len(self.columns)))
-        row = self.spark.createDataFrame([tuple(self.erasure.key.values())], texts)
+        with as_active(self.spark):  # Spark makes a session that creates a frame the active one for good
+            row = self.spark.createDataFrame([tuple(self.erasure.key.values())], texts)
         kinds = [self.schema[name].dataType for name in self.columns]
         return row.select(*(F.col(f"k{number}").try_cast(kind).alias(f"k{number}") for number, kind in enumerate(kinds)))
 

@@ -79,6 +79,8 @@ def test_no_file_of_a_delta_table_has_the_bytes_whatever_dies_on_the_way(
     assert files_with(tmp_path) == []
     assert files_with(tmp_path, "Anna")
     assert users(plain_files, tmp_path) == ["Anna", "Anna", "Bo", "Bo"]
+    # Writers look for formats in the active session alone: it is still this one.
+    plain_files.range(1).write.format("connectors.print").mode("append").save()
 
 
 @pytest.mark.soak
