@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import json
@@ -256,15 +257,18 @@ class _Quotes(io.RawIOBase):
     def __init__(self, stream: Any, path: str) -> None:
         self._stream = stream
         self._path = path
+        begin = stream.read(len(codecs.BOM_UTF8))
+        self._begin = b"" if begin == codecs.BOM_UTF8 else begin
         self._rest = b""
-        """What there is of the last field; of one that is not in quotes the first byte will do."""
+        """Bytes like the last field, of which the end is not known: its first one, and with quotes one that may be its end."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
-        data = self._stream.read(len(into))
-        self._check(data or b"\n")
+        data, self._begin = self._begin or self._stream.read(len(into)), b""
+        for begin in range(0, len(data) or 1, _PIECE):  # the expression needs memory for each field of a piece
+            self._check(data[begin : begin + _PIECE] or b"\n")
         if not data and self._rest.startswith(b'"'):
             raise self._problem("is never closed")
         into[: len(data)] = data
@@ -276,7 +280,8 @@ class _Quotes(io.RawIOBase):
         rest = rest[fields.end() if fields else max(map(rest.rfind, (b",", b"\r", b"\n"))) + 1 :]
         if self._wrong.match(rest):
             raise self._problem("ends before the end of its field")
-        self._rest = rest if rest.startswith(b'"') else rest[:1]
+        inner = rest[1:] if rest.startswith(b'"') else b""
+        self._rest = rest[:1] + b'"' * ((len(inner) - len(inner.rstrip(b'"'))) % 2)
 
     def _problem(self, what: str) -> Poison:
         text = f"{self._path} cannot be read as csv: a text in quotes {what}"
