@@ -17,12 +17,13 @@ from ...formats import JsonFormat, sql_type
 from ...formats.avro import AvroReader, AvroSchema
 from ...formats.avro_writer import INSTALL
 from ...formats.base import quoted
+from ...formats.csv import decimals_of
 from ...ground.clients import client_library
 from .column_types import proleptic_days
 from .file_columns import names_in
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_ROWS, _BLOCK = 16_384, 1 << 20
+_ROWS, _BLOCK, _PIECE = 16_384, 1 << 20, 1 << 16
 _LONGEST_ROW = 16 << 20
 """The most bytes of a csv row."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
@@ -296,7 +297,7 @@ def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not buffered.peek(1):
         return
     names = schema.names
-    kinds = {field.name: field.type for field in schema}
+    kinds = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in schema}
     try:
         rows = csv.open_csv(
             buffered,
@@ -309,9 +310,17 @@ def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             ),
         )
         for batch in rows:
-            yield batch if names else _without_columns(batch.num_rows)
+            yield _with_decimals(batch, schema) if names else _without_columns(batch.num_rows)
     except pa.ArrowInvalid as error:
         way_out = "correct .schema(…), or move the file away"
         if "straddling" in str(error):  # Arrow's word for a row that is longer than its block
             way_out = f"a row may have {_LONGEST_ROW >> 20} MB; write longer ones as json, or move the file away"
         raise Poison(f"{path} cannot be read as csv: {error}", way_out=way_out) from None
+
+
+def _with_decimals(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        decimals_of(column, field.type) if pa.types.is_decimal(field.type) else column
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
