@@ -92,14 +92,15 @@ def run(
     overrides = pairs("--param", parameters)
     if on == "workspace":
         _refuse_local_options(runs, opens)
-    if (job is None) is (together is None):
+    names = [name.strip() for name in (together or "").split(",") if name.strip()]
+    if (job is None) is not bool(names):
         raise click.UsageError("give a JOB, or several by --together.")
     from .bundle import Reporter, run_job
     from .bundle.loading import TOGETHER, pipelines_of
     from .bundle.model import GOOD, State
 
-    if together is not None:
-        job, names = TOGETHER, [name.strip() for name in together.split(",") if name.strip()]
+    if names:
+        job = TOGETHER
         overrides = {**overrides, "pipelines": pipelines_of(_bundle(target, variables), names, overrides)}
     assert job is not None
 

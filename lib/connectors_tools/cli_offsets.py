@@ -152,7 +152,10 @@ def _move(
     entry = checkpoint.movable()
     before = entry.source(source)
     log = epoch_log(before, state_location, storage)
-    after = change(before, log)
+    after, own = change(before, log), json_object("--options", options)
+    if after.has_connector and not own:
+        text = "has a connector, which is asked about the move: give --options of the source."
+        raise click.UsageError(f"source {before.name} {text}")
     click.echo(f"{_heading(checkpoint, entry)}, source {before.name}")
     click.echo(f"    from  {dumps(before.position)}\n    to    {_target(after)}")
     click.echo(_MEANING)
@@ -165,7 +168,7 @@ def _move(
     _refuse_running(checkpoint.query)
     if not yes:
         click.confirm("Move it?", abort=True)
-    if not after.ask(log, json_object("--options", options)):
+    if not after.ask(log, own):
         click.echo("note: the connector has not looked at the position (alterOffsets).")
     checkpoint.move(entry, after)
     click.echo("moved: the next batch begins there.")

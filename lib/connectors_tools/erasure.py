@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from connectors.core.batch import Batch
-from connectors.core.epoch_rows import recorded_files, recorded_letters, remove_rows
 from connectors.core.epochs import EpochLog
 from connectors.core.folder import SinkFolder
 from connectors.ground import machine
 from connectors.ground.errors import StateError
 from connectors.metrics.words import count
 
+from .erasure_epochs import recorded_files, recorded_letters, remove_rows
 from .letters import Letters, decoded_texts
 
 if TYPE_CHECKING:
@@ -217,13 +217,13 @@ def state(erasure: Erasure, storage: Storage, location: str) -> Iterator[Report]
         is_over = log.is_acknowledged(epoch)
         rows = [erasure.judge(row) for file in recorded_files(log, epoch) for row in file.rows()]
         letters = [erasure.judge_letter(letter) for _, waiting in recorded_letters(log, epoch) for letter in waiting]
-        found = letters.count(True) + (rows.count(True) if is_over else 0)
+        total = letters.count(True) + (rows.count(True) if is_over else 0)
         newest += 0 if is_over else rows.count(True)
         report.found = (report.found or 0) + letters.count(True) + rows.count(True)
         unknown += rows.count(None) + (0 if is_over else letters.count(None))
         if not erasure.dry_run:
             remove_rows(log, epoch, lambda row: erasure.judge(row) is True, is_spare if is_over else is_own)
-            report.erased += found
+            report.erased += total
     if newest:
         report.left.append(
             f"{count(newest, 'row')} of the last batch, which the query may write again with the same number of rows. Call "

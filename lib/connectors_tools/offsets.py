@@ -76,7 +76,7 @@ class SourceOffset:
         if self._log_source() is not None:
             known = self.log_positions(log)
             change = {name: place for name, place in to.items() if name not in known or known[name] != place}
-            if self.system == _CONNECT:  # the connector looks at what is in an offset
+            if self.has_connector:  # which looks at what is in an offset
                 _merged(dict.fromkeys(known), change)
                 if wrong := next((item for item in change.items() if not isinstance(item[1], (Mapping, NoneType))), None):
                     text = f'gives "{wrong[0]}" {dumps(wrong[1])[:100]}; an offset is an object, or null to begin anew.'
@@ -159,16 +159,19 @@ class SourceOffset:
             return self._at({**self._epoch_of(log), "positions": None})
         return SourceOffset(self.name, INITIAL)
 
+    @property
+    def has_connector(self) -> bool:
+        """True for a connector of Connect's model, which is asked before a move: see :meth:`ask`."""
+        return self.system == _CONNECT
+
     def ask(self, log: EpochLog | None, options: Mapping[str, Any]) -> bool:
         """Asks a connector of Connect's model whether it can begin here; ``options`` are those of the source.
 
-        Returns whether it has looked: also true for other sources. Raises :class:`Misconfigured`, and the connector's refusal.
+        Returns whether it has looked: also true for other sources. Raises :class:`Misconfigured` for the options, and the
+        connector's refusal.
         """
-        if self.system != _CONNECT or self.value is None:
+        if not self.has_connector or self.value is None:
             return True
-        if not options:
-            text = f"is missing: source {self.name} has a connector, which is asked whether it can begin there."
-            raise _refused("--options", text)
         at = self.value["at"]
         positions = at["positions"]
         if positions is None:

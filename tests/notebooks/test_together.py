@@ -189,6 +189,7 @@ class TestCommand:
         ("arguments", "message"),
         [
             ([], "give a JOB, or several by --together"),
+            (["--together", " , "], "give a JOB, or several by --together"),
             (["quickstart", "--together", "lines_to_delta"], "give a JOB, or several by --together"),
             (["--together", "quickstart"], 'names the job "quickstart", whose first notebook is no pipeline'),
             (["--together", "lines_to_dleta"], "is no job of this bundle; did you mean \"lines_to_delta\"?"),

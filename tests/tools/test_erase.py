@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from connectors.core import Batch
 from connectors.core.dead_letters import SourceLetters
-from connectors.core.epoch_rows import recorded_files, recorded_letters
 from connectors.core.epochs import ID, LEASE, EpochLog, Header, record_content
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
@@ -27,6 +26,7 @@ from connectors.testing.source_suite import SourceQuery
 from connectors_tools import erasure_places
 from connectors_tools.cli import main
 from connectors_tools.erasure import Erasure, is_same
+from connectors_tools.erasure_epochs import recorded_files, recorded_letters
 from connectors_tools.erasure_places import place_of
 from tests.core.epochs.queries import to_the_end, values
 from tests.systems.reference_contexts import QueueContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -169,10 +170,9 @@ def _thread(run: PipelineRun, notebook: str, cells: Sequence[str], failure: str 
 
     def work() -> None:
         try:
-            for number, source in enumerate(cells, start=1):
-                exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
-            run.error = end
-        except NotebookExit:
+            with contextlib.suppress(NotebookExit):
+                for number, source in enumerate(cells, start=1):
+                    exec(compile(source, f"{notebook}.ipynb, cell {number}", "exec"), names)
             run.error = end
         except BaseException as error:
             run.error = error

@@ -113,4 +113,5 @@ def test_the_options_of_the_source_are_needed(query: Query, tmp_path: Path) -> N
     place = checkpoint(tmp_path / "place", query.offset)
     log = query.options["stateLocation"]
     output = offsets("reset", place, "--state-location", log, "--yes", code=2).output
-    assert "--options   is missing: source 0 has a connector, which is asked whether it can begin there" in output
+    assert "source 0 has a connector, which is asked about the move: give --options of the source." in output
+    assert "from  {" not in output

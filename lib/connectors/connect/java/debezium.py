@@ -132,8 +132,8 @@ def groups_of(properties: Mapping[str, str], offsets: Offsets, groups: Groups) -
     """
     settings = _settings(properties)
     if is_debezium(properties) and _database(properties) in _TRANSACTIONS:
-        moved = [partition for partition, group in groups.items() if group and group.get("moved")]
-        in_log = [partition for partition in moved if (offsets.get(partition) or {}).get("snapshot") is None]
+        targets = [partition for partition, group in groups.items() if group and group.get("moved")]
+        in_log = [partition for partition in targets if (offsets.get(partition) or {}).get("snapshot") is None]
         groups = {**groups, **{partition: {"records": {}, "settings": settings} for partition in in_log}}
     changed = {
         partition: {**group, "records": {}}

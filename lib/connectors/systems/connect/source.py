@@ -275,13 +275,13 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
 
     def _state_at(self, at: Position) -> tuple[dict[str, Any], dict[str, Any]]:
         """The offsets after an epoch and their groups, with the positions to which ``connectors offsets`` has moved."""
-        moved = at.get("positions", {})
-        if not at["epoch"] or moved is None:
+        positions = at.get("positions", {})
+        if not at["epoch"] or positions is None:
             return {}, {}
         manifest = _manifest(self.log, at["epoch"])
-        offsets = {key: offset for key, offset in {**manifest["offsets"], **moved}.items() if offset is not None}
+        offsets = {key: offset for key, offset in {**manifest["offsets"], **positions}.items() if offset is not None}
         groups = {key: group for key, group in manifest.get("groups", {}).items() if key in offsets}
-        return offsets, {key: {"moved": True} if key in moved else group for key, group in groups.items()}
+        return offsets, {key: {"moved": True} if key in positions else group for key, group in groups.items()}
 
     def _record(self, at: Position, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
         """Records an epoch: its rows, then its manifest."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as types
 
@@ -17,8 +18,8 @@ from ...formats.avro import derived
 from ...formats.text import valid_text
 
 _SWITCH: Final = -141_427  # 1582-10-15, the first day of the Gregorian calendar
-
 _YEAR_0: Final = -719_470  # March 1 of the year 0 by the Julian calendar, from which a leap day ends its year
+_Days = npt.NDArray[np.int64]
 
 
 def parts(kind: pa.DataType) -> Iterator[pa.DataType]:
@@ -93,38 +94,41 @@ def _valid_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def hybrid_days(column: pa.Array) -> pa.Array:
     """``column`` with dates as in Spark's ORC files: before 1582-10-15 by the Julian calendar."""
-    if not any(map(types.is_date32, parts(column.type))):
-        return column
-    return rebuilt(column, column.type, lambda leaf, kind: _julian(leaf) if types.is_date32(kind) else leaf)
-
-
-def _julian(column: pa.Array) -> pa.Array:
-    days = column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
-    early = days < _SWITCH
-    if not early.any():
-        return column
-    dates = days[early].astype("datetime64[D]")
-    month = dates.astype("datetime64[M]").astype(np.int64) % 12
-    year = dates.astype("datetime64[Y]").astype(np.int64) + 1970 - (month < 2)
-    days[early] = np.minimum(days[early] + year // 100 - year // 400 - 2, _SWITCH)
-    return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
+    return _with_early_days(column, _julian)
 
 
 def proleptic_days(column: pa.Array) -> pa.Array:
     """``column`` of an ORC file with dates as Spark reads them: the inverse of :func:`hybrid_days`."""
-    if not any(map(types.is_date32, parts(column.type))):
-        return column
-    return rebuilt(column, column.type, lambda leaf, kind: _gregorian(leaf) if types.is_date32(kind) else leaf)
+    return _with_early_days(column, _gregorian)
 
 
-def _gregorian(column: pa.Array) -> pa.Array:
-    days = column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
-    early = days < _SWITCH
-    if not early.any():
-        return column
-    year = (4 * (days[early] - _YEAR_0) + 3) // 1461
-    days[early] -= year // 100 - year // 400 - 2
-    return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
+def _with_early_days(column: pa.Array, calendar: Callable[[_Days], _Days]) -> pa.Array:
+    """``column`` with the dates before 1582-10-15 as ``calendar`` has them, in days since 1970."""
+
+    def dates(leaf: pa.Array, kind: pa.DataType) -> pa.Array:
+        if not types.is_date32(kind):
+            return leaf
+        days = leaf.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+        early = days < _SWITCH
+        if not early.any():
+            return leaf
+        days[early] = calendar(days[early])
+        return pa.array(days.astype(np.int32), mask=leaf.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
+
+    return rebuilt(column, column.type, dates) if any(map(types.is_date32, parts(column.type))) else column
+
+
+def _julian(days: _Days) -> _Days:
+    dates = days.astype("datetime64[D]")
+    month = dates.astype("datetime64[M]").astype(np.int64) % 12
+    year = dates.astype("datetime64[Y]").astype(np.int64) + 1970 - (month < 2)
+    shifted: _Days = np.minimum(days + year // 100 - year // 400 - 2, _SWITCH)
+    return shifted
+
+
+def _gregorian(days: _Days) -> _Days:
+    year = (4 * (days - _YEAR_0) + 3) // 1461
+    return days - (year // 100 - year // 400 - 2)
 
 
 _Test = Callable[[pa.DataType], bool]

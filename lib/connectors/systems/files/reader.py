@@ -198,9 +198,9 @@ def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     blocks = client_library("fastavro", INSTALL, connector="connectors.files").block_reader(file)
-    written = AvroSchema(json.dumps(blocks.writer_schema))
-    columns = [written.type.field(name) for name in names_in([field.name for field in written.type], schema)]
-    records = AvroReader(written, pa.struct(columns))
+    own = AvroSchema(json.dumps(blocks.writer_schema))
+    columns = [own.type.field(name) for name in names_in([field.name for field in own.type], schema)]
+    records = AvroReader(own, pa.struct(columns))
     for block in blocks:
         if not columns:
             yield _without_columns(block.num_records)

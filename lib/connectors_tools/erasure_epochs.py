@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ..ground.state import digest, dumps
-from .epochs import EpochLog, Header, content_of
-from .letter_files import Letter, LetterFile, letter_key, letters_in, open_letters
+from connectors.core.epochs import EpochLog, Header, content_of
+from connectors.core.letter_files import Letter, LetterFile, letter_key, letters_in, open_letters
+from connectors.ground.state import digest, dumps
 
 _REMOVED: Final = "removed"
 """The folder of the records of removals, in that of the epoch."""
