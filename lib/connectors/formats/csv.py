@@ -94,8 +94,12 @@ class CsvFormat(Format):
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    # Arrow's own reader does not count the digits of a decimal before the point; its cast of text does
     return pa.string() if pa.types.is_timestamp(kind) or pa.types.is_decimal(kind) else kind
+
+
+def decimals_of(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The decimals in texts of csv. Arrow's own reader does not count their digits before the point; its cast does."""
+    return pc.utf8_trim(texts, " \t").cast(kind)
 
 
 def _written(kind: pa.DataType) -> pa.DataType:
@@ -104,7 +108,7 @@ def _written(kind: pa.DataType) -> pa.DataType:
 
 def _as(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_timestamp(kind):
-        return pc.utf8_trim(column, " \t").cast(kind) if pa.types.is_decimal(kind) else column
+        return decimals_of(column, kind) if pa.types.is_decimal(kind) else column
     midnight = pc.binary_join_element_wise(column, "T00:00:00", "")
     whole = pc.if_else(pc.match_substring_regex(column, _DATE_ONLY), midnight, column)
     if kind.tz is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import gzip
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from connectors.core import Poison
 from connectors.systems.files.reader import _Quotes, read_file
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+TEXTS = pa.schema([("name", pa.string()), ("other", pa.string())])
 
 
 class Trickle:
@@ -59,9 +63,9 @@ def test_what_is_refused_is_what_a_simple_reading_refuses(text: str, size: int) 
             stream.read()
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path, schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
     with pa.OSFile(str(path)) as file:
-        return [row for rows in read_file(file, str(path), "csv", SCHEMA) for row in rows.to_pylist()]
+        return [row for rows in read_file(file, str(path), "csv", schema) for row in rows.to_pylist()]
 
 
 @pytest.mark.parametrize(
@@ -83,3 +87,22 @@ def test_line_ends_and_doubled_quotes_within_quotes_and_single_ones_elsewhere_ar
     (tmp_path / "a.csv").write_text('1,"a,\n""b"""\n2,5" pipe\n3,""\n4,"' + "x\n" * (1 << 20) + '"\n5,"end"')
     names = ['a,\n"b"', '5" pipe', "", "x\n" * (1 << 20), "end"]
     assert read(tmp_path / "a.csv") == [{"id": number, "name": name} for number, name in enumerate(names, 1)]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_first_field(tmp_path: Path, name: str) -> None:
+    content = codecs.BOM_UTF8 + b'"a,""b""",x\n"1,",y\n'
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert read(tmp_path / name, TEXTS) == [{"name": 'a,"b"', "other": "x"}, {"name": "1,", "other": "y"}]
+
+
+@pytest.mark.parametrize("text", [b'"abc","def"\n' * (1 << 18), b'"' + b'""' * (1 << 20) + b'",x\n'], ids=["short", "long"])
+def test_the_check_needs_little_memory_whatever_arrow_asks_for_at_once(text: bytes) -> None:
+    stream, into = _Quotes(io.BytesIO(text), "a.csv"), bytearray(len(text))
+    tracemalloc.start()
+    try:
+        while stream.readinto(into):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(text)
+    finally:
+        tracemalloc.stop()

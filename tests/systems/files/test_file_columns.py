@@ -95,6 +95,7 @@ def test_a_value_that_would_change_is_refused(tmp_path: Path, value: Any, kind: 
         (pa.array([5], pa.int32()), pa.int64(), 5),
         (pa.array([2**53]), pa.float64(), 2.0**53),
         (pa.array([0.5]), pa.float32(), 0.5),
+        (pa.array([0.5], pa.float16()), pa.float32(), 0.5),
         (pa.array([float("-inf")]), pa.float32(), float("-inf")),
         (pa.array([0.1]), pa.decimal128(10, 2), Decimal("0.10")),
         (pa.array([Decimal("1.50")]), pa.float64(), 1.5),

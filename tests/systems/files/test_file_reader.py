@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import os
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_a_csv_of_one_column_has_its_nulls(tmp_path: Path) -> None:
     rows = pa.record_batch({"name": pa.array(["a", None, "b", ""])})
     write(FilesSink.of({"path": str(tmp_path), "fileFormat": "csv"}), 0, rows)  # type: ignore[arg-type]
     assert read(tmp_path, "csv", rows.schema) == rows.to_pylist()
+
+
+def test_a_decimal_of_csv_fits_its_column_or_is_refused(tmp_path: Path) -> None:
+    schema = pa.schema([("price", pa.decimal128(5, 2)), ("name", pa.string())])
+    (tmp_path / "a.csv").write_text("123.45,a\n 1.5 ,b\n,c\n")
+    assert [row["price"] for row in read(tmp_path, "csv", schema)] == [Decimal("123.45"), Decimal("1.50"), None]
+    (tmp_path / "a.csv").write_text("1234.5,a\n")
+    with pytest.raises(Poison, match=r"a\.csv cannot be read as csv: Decimal value does not fit in precision 5"):
+        read(tmp_path, "csv", schema)
 
 
 def test_a_row_of_csv_may_be_long_and_a_longer_one_is_refused(tmp_path: Path) -> None:

@@ -151,6 +151,25 @@ def test_markers_and_aborted_records_are_no_records_of_a_time(is_committed: bool
         batch({**options, "startingTimestamp": str(BEGIN + 10_000)})
 
 
+def test_times_of_records_need_not_grow_behind_an_aborted_record() -> None:
+    topic = Topic(1)
+    writer = topic.transactional()
+    writer.begin_transaction()
+    topic.send([b"aborted"], producer=writer, at=BEGIN + 1_000_000)
+    writer.abort_transaction(30)
+    for number in (0, 3, 1, 4):
+        writer.begin_transaction()
+        topic.send([b"%d" % number], producer=writer, at=BEGIN + 1000 * number)
+        writer.commit_transaction(30)
+    options = {name: value for name, value in topic.options().items() if name != "startingOffsets"}
+    assert batch({**options, "startingTimestamp": str(BEGIN + 3000)}) == [b"3", b"1", b"4"]
+    query = Query(topic.options(stopAt=str(BEGIN + 9000)))
+    assert query.values() == [b"0", b"3", b"1", b"4"]
+    topic.send([b"9"], at=BEGIN + 9000)
+    topic.send([b"2"], at=BEGIN + 2000)
+    assert query.values() == []
+
+
 def test_partitions_are_read_as_assigned(topic: Topic) -> None:
     topic.send([b"a"], 0)
     topic.send([b"b"], 1)

@@ -89,6 +89,8 @@ def _leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """``column`` as ``kind``. Raises ``ArrowInvalid`` if a value would change, of which Arrow's own cast notices a part."""
     if types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if types.is_float16(column.type):
+        column = column.cast(pa.float32())  # Arrow compares no halves
     source = column.type
     if types.is_timestamp(source) and types.is_timestamp(kind):
         return column.cast(kind, safe=False)  # units finer than Spark's are cut off, as in Spark

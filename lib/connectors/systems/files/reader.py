@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import json
@@ -16,12 +17,13 @@ from ...formats import JsonFormat, sql_type
 from ...formats.avro import AvroReader, AvroSchema
 from ...formats.avro_writer import INSTALL
 from ...formats.base import quoted
+from ...formats.csv import decimals_of
 from ...ground.clients import client_library
 from .column_types import proleptic_days
 from .file_columns import names_in
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_ROWS, _BLOCK = 16_384, 1 << 20
+_ROWS, _BLOCK, _PIECE = 16_384, 1 << 20, 1 << 16
 _LONGEST_ROW = 16 << 20
 """The most bytes of a csv row."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
@@ -256,15 +258,18 @@ class _Quotes(io.RawIOBase):
     def __init__(self, stream: Any, path: str) -> None:
         self._stream = stream
         self._path = path
+        begin = stream.read(len(codecs.BOM_UTF8))
+        self._begin = b"" if begin == codecs.BOM_UTF8 else begin
         self._rest = b""
-        """What there is of the last field; of one that is not in quotes the first byte will do."""
+        """Bytes like the last field, of which the end is not known: its first one, and with quotes one that may be its end."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, into: Any) -> int:
-        data = self._stream.read(len(into))
-        self._check(data or b"\n")
+        data, self._begin = self._begin or self._stream.read(len(into)), b""
+        for begin in range(0, len(data) or 1, _PIECE):  # the expression needs memory for each field of a piece
+            self._check(data[begin : begin + _PIECE] or b"\n")
         if not data and self._rest.startswith(b'"'):
             raise self._problem("is never closed")
         into[: len(data)] = data
@@ -276,7 +281,8 @@ class _Quotes(io.RawIOBase):
         rest = rest[fields.end() if fields else max(map(rest.rfind, (b",", b"\r", b"\n"))) + 1 :]
         if self._wrong.match(rest):
             raise self._problem("ends before the end of its field")
-        self._rest = rest if rest.startswith(b'"') else rest[:1]
+        inner = rest[1:] if rest.startswith(b'"') else b""
+        self._rest = rest[:1] + b'"' * ((len(inner) - len(inner.rstrip(b'"'))) % 2)
 
     def _problem(self, what: str) -> Poison:
         text = f"{self._path} cannot be read as csv: a text in quotes {what}"
@@ -291,7 +297,7 @@ def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if not buffered.peek(1):
         return
     names = schema.names
-    kinds = {field.name: field.type for field in schema}
+    kinds = {field.name: pa.string() if pa.types.is_decimal(field.type) else field.type for field in schema}
     try:
         rows = csv.open_csv(
             buffered,
@@ -304,9 +310,17 @@ def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             ),
         )
         for batch in rows:
-            yield batch if names else _without_columns(batch.num_rows)
+            yield _with_decimals(batch, schema) if names else _without_columns(batch.num_rows)
     except pa.ArrowInvalid as error:
         way_out = "correct .schema(…), or move the file away"
         if "straddling" in str(error):  # Arrow's word for a row that is longer than its block
             way_out = f"a row may have {_LONGEST_ROW >> 20} MB; write longer ones as json, or move the file away"
         raise Poison(f"{path} cannot be read as csv: {error}", way_out=way_out) from None
+
+
+def _with_decimals(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        decimals_of(column, field.type) if pa.types.is_decimal(field.type) else column
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)

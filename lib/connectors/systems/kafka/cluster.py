@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ...ground import machine
@@ -155,27 +156,42 @@ class Cluster:
         """The time of the first record at or after each offset; ``None`` if there is none. Reads the records."""
         if not offsets:
             return {}
-        if self._peeking is None:
-            self._peeking = client().Consumer({**self.config, **_PEEK_CONFIG})
         times: dict[Partition, int | None] = {}
-        deadline = machine.monotonic() + self.timeout
-        with client_errors("the times of the next records cannot be read"):
-            self._peeking.assign([client().TopicPartition(*partition, offset) for partition, offset in offsets.items()])
-            while len(times) < len(offsets):
-                message = self._peeking.poll(0.5)
-                if message is not None:
-                    self._add_time(message, times)
-                if machine.monotonic() > deadline:
-                    raise Transient("the times of the next records cannot be read: no answer in time")
-        self._peeking.unassign()
+        for partition, _, stamp in self._peek(offsets):
+            times.setdefault(partition, stamp)
+            if len(times) == len(offsets):
+                break
         return times
 
+    def times_from(self, partition: Partition, offset: int) -> Iterator[tuple[int, int]]:
+        """The offsets of the records from ``offset`` on, with their times. Reads the records."""
+        for _, at, stamp in self._peek({partition: offset}):
+            if stamp is None:
+                return
+            yield at, stamp
+
+    def _peek(self, offsets: Offsets) -> Iterator[tuple[Partition, int, int | None]]:
+        """The partition, offset and time of each next record; at the end of a partition no time."""
+        if self._peeking is None:
+            self._peeking = client().Consumer({**self.config, **_PEEK_CONFIG})
+        consumer, deadline = self._peeking, machine.monotonic() + self.timeout
+        with client_errors("the times of the next records cannot be read"):
+            consumer.assign([client().TopicPartition(*partition, offset) for partition, offset in offsets.items()])
+            try:
+                while machine.monotonic() <= deadline:
+                    message = consumer.poll(0.5)
+                    if message is not None:
+                        yield self._place_and_time(message)
+                        deadline = machine.monotonic() + self.timeout
+            finally:
+                consumer.unassign()
+            raise Transient("the times of the next records cannot be read: no answer in time")
+
     @staticmethod
-    def _add_time(message: Any, times: dict[Partition, int | None]) -> None:
+    def _place_and_time(message: Any) -> tuple[Partition, int, int | None]:
         partition, error = (message.topic(), message.partition()), message.error()
         if error is None or error.name() == "_PARTITION_EOF":
-            times.setdefault(partition, None if error else message.timestamp()[1])
-            return
+            return partition, message.offset(), None if error else message.timestamp()[1]
         translated = connector_error(error.name(), error.str(), partition_name(partition))
         raise Transient(translated.message) if isinstance(translated, (Transient, DataLoss)) else translated
 
@@ -204,22 +220,41 @@ class Cluster:
         self._admin = self._consumer = self._peeking = None
 
 
-def first_records(cluster: Cluster, times: Mapping[Partition, int], ends: Offsets) -> dict[Partition, int | None]:
+_SCANNED: Final = 10_000
+"""The records after which times are taken to grow with the offsets."""
+
+
+def first_records(
+    cluster: Cluster, times: Mapping[Partition, int], ends: Offsets, earlier: Offsets | None = None
+) -> dict[Partition, int | None]:
     """The offset of the first record at or after each time (milliseconds), before ``ends``; ``None`` if there is none.
 
     Brokers also answer with transaction markers, whose time is when they were written, and with aborted records.
+    ``earlier`` has offsets before which no record has the time.
     """
-    answers = cluster.after(times)
-    offsets = {name: answer.offset for name, answer in answers.items() if answer is not None and answer.offset < ends[name]}
+    answers, least = cluster.after(times), earlier or {}
+    offsets = {name: max(answer.offset, least.get(name, 0)) for name, answer in answers.items() if answer is not None}
+    offsets = {name: offset for name, offset in offsets.items() if offset < ends[name]}
     found: dict[Partition, int | None] = dict.fromkeys(times)
     for name, stamp in cluster.times(offsets).items():
         at = offsets[name]
         if stamp is not None and stamp < times[name]:
-            at = first_after(cluster, name, at, ends[name], times[name] - 1)
+            at = _first_of_time(cluster, name, at, ends[name], times[name])
             stamp = cluster.times({name: at})[name] if at < ends[name] else None
         if stamp is not None:
             found[name] = at
     return found
+
+
+def _first_of_time(cluster: Cluster, partition: Partition, low: int, high: int, stamp: int) -> int:
+    """The first offset from ``low`` on whose record is at or after ``stamp``; behind :data:`_SCANNED` by a search of halves."""
+    for at, time in islice(cluster.times_from(partition, low), _SCANNED):
+        if at >= high:
+            return high
+        if time >= stamp:
+            return at
+        low = at
+    return first_after(cluster, partition, low, high, stamp - 1)
 
 
 def first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:

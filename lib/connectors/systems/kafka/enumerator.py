@@ -36,6 +36,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._last: Mapping[Partition, int] = {}
         self._records: dict[Partition, int] = {}
         """The records before which the query ends, by the option of a time."""
+        self._without_record: dict[Partition, int] = {}
+        """The offsets before which there is no such record."""
         self._published: Position | None = None
         self._planned: Position | None = None
         self._waiting_since: float | None = None
@@ -138,6 +140,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         topics = self.cluster.topics(topic_names(self.values, self.cluster))
         if topics != self._topics:
             self._records.clear()
+            self._without_record.clear()
         self._topics, self._listed = topics, machine.monotonic()
         return topics
 
@@ -178,7 +181,9 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         if bound.times is not None:
             times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
             new = {name: stamp for name, stamp in times.items() if name in head.last and name not in self._records}
-            self._records |= {name: at for name, at in first_records(self.cluster, new, head.last).items() if at is not None}
+            records = first_records(self.cluster, new, head.last, self._without_record)
+            self._records |= {name: at for name, at in records.items() if at is not None}
+            self._without_record |= {name: head.last[name] for name, at in records.items() if at is None}
             return {name: self._records.get(name, head.last[name]) for name in times.keys() & head.last.keys()}
         offsets = bound.offsets or {}
         return {
