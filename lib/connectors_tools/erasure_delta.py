@@ -31,6 +31,7 @@ _VIEW: Final = "connectors_erase"
 def delta(erasure: Erasure, location: str) -> Iterator[Report]:
     """A table and the deleted keys that ``connect.merge`` remembers beside it."""
     from connectors import workbench
+    from connectors.systems.delta.merge import deleted_beside
     from connectors.systems.delta.sink import known_columns
     from connectors.systems.delta.transaction import own_session
 
@@ -39,7 +40,7 @@ def delta(erasure: Erasure, location: str) -> Iterator[Report]:
     if schema is None:
         raise StateError(f"there is no Delta table {location}", way_out="give a path with a slash, or the name of a table")
     yield _DeltaTable(erasure, spark, location, schema).erase()
-    beside = f"{location.rstrip('/')}_deleted"
+    beside = deleted_beside(location)
     deleted = known_columns(spark, beside, is_path=is_path)
     if deleted is not None and "_deleted_at" in deleted.names:
         yield _DeltaTable(erasure, spark, beside, deleted).erase()

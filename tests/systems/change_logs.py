@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from connectors.systems.delta.change_log import Changes, changes_of, records_of, summary_of
+from connectors.systems.delta.change_log import Changes, changes_of, records_of, summaries_of
 
 COLUMNS: Final = "topic string, key string, value string, headers array<struct<key: string, value: binary>>"
 AGAIN: Final = [("__connectors.snapshot", b"again")]
@@ -35,7 +35,8 @@ def changes(
     frame = records_of(spark.createDataFrame(rows, COLUMNS))
     types = {name: DataType.fromDDL(kind) for name, kind in known.items()}
     schema: Any = DataType.fromDDL(plain) if plain else None
-    return changes_of(frame, summary_of(frame, None).schemas, schema, types, fills)
+    (summary,) = summaries_of(frame)[0].values()
+    return changes_of(frame, summary.schemas, schema, types, fills)
 
 
 @dataclass

@@ -22,8 +22,9 @@ from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
-from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter, _side_by_side
+from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
 from connectors.systems.delta.sink import DeltaCommitter
+from connectors.systems.delta.tables import side_by_side
 from connectors.systems.delta.transaction import own_session
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
@@ -263,7 +264,7 @@ def test_a_merge_names_the_catalog_which_its_own_session_does_not_know(
         monkeypatch.setattr(own, "sql", lambda text: statements.append(text) or run(text))
         return own
 
-    monkeypatch.setattr("connectors.systems.delta.fan_out.own_session", observed)
+    monkeypatch.setattr("connectors.systems.delta.transaction.own_session", observed)
     function: Any = connectors.foreach_batch(DeltaTables, {"schema": schema, "keyColumns": {"*": ["id"]}})
     for number in (0, 1):
         function.write(tables_of(spark, [("items", 1, number)]), Batch(function.sink.sink_id(), "q", number))
@@ -282,7 +283,7 @@ def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, sche
 @pytest.mark.parametrize("name", ["_batches", "_BATCHES"])
 def test_no_table_of_a_schema_is_its_ledger(name: str) -> None:
     committer = DeltaTablesCommitter(DeltaTables.of({"schema": "main.shop"}))
-    assert committer._place(name).sql == f"main.shop.`%5F{name[1:]}`"
+    assert committer.place(name).sql == f"main.shop.`%5F{name[1:]}`"
 
 
 @pytest.mark.soak
@@ -308,7 +309,7 @@ def test_tables_side_by_side_belong_to_the_query_and_have_own_properties(spark: 
         seen[table] = (group, context.getLocalProperty("spark.test.table"))
 
     context.setLocalProperty("spark.test.group", "query")
-    _side_by_side(spark.range(1), {table: partial(write, table) for table in ("items", "orders")})
+    side_by_side(spark, {table: partial(write, table) for table in ("items", "orders")}, "connectors.delta_tables")
     context.setLocalProperty("spark.test.group", None)
     assert seen == {table: ("query", table) for table in ("items", "orders")}
 

@@ -74,6 +74,7 @@ __all__ = [
     "between",
     "group_partitions",
     "merge",
+    "merge_all",
     "non_empty",
     "require_schema",
     "valid_string",
@@ -81,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``merge``, which is a sink of Delta and so no part of this layer."""
-    if name == "merge":
-        return import_module("connectors.systems.delta.merge").merge
+    """``merge`` and ``merge_all``, which are sinks of Delta and so no part of this layer."""
+    if name in ("merge", "merge_all"):
+        return getattr(import_module(f"connectors.systems.delta.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

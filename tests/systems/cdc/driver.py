@@ -25,6 +25,8 @@ from connectors.testing.session import python_path
 
 _START_SECONDS = 180.0
 _LOG = 6_000
+DATABASE = "all tables"
+"""The name of a sink that merges all tables."""
 _ERROR = re.compile(r"(: )?[\w.]+(Error|Exception|Refused|Fatal|Misconfigured|Poison|Transient):? ")
 
 
@@ -133,21 +135,23 @@ class Driver:
 def start_query(spark: Any, query: Mapping[str, Any]) -> Any:
     """Starts a stream of ``connectors.connect`` into sinks of ``connectors.connect.merge``, which pass the points of faults.
 
-    ``query`` has ``name``, ``source`` (its options), ``sinks`` (options by the name of the table), ``checkpoint``, ``faults``
-    (a folder, with one of :class:`FailureInjector` for the source and for each table), ``trigger`` (arguments of Spark's) and
-    ``records``: a folder that keeps all records, or nothing.
+    ``query`` has ``name``, ``source`` (its options), ``sinks`` (options by the name of the table, or of ``DATABASE`` for a
+    sink of all tables), ``checkpoint``, ``faults`` (a folder, with one of :class:`FailureInjector` for the source and for each
+    sink), ``trigger`` (arguments of Spark's) and ``records``: a folder that keeps all records, or nothing.
     """
     import connectors
     from connectors.spark.foreach_batch import Several
     from connectors.systems.connect import ConnectSource
     from connectors.systems.delta.merge import ChangeTable
+    from connectors.systems.delta.merge_all import ChangeTables
 
     source = faulty_source(ConnectSource, FailureInjector(f"{query['faults']}/source"))
     connectors.register(spark, source)
     functions: list[Any] = [_Records(query["records"])] if query.get("records") else []
     for table, options in query["sinks"].items():
         injector = FailureInjector(f"{query['faults']}/{table}")
-        sink = faulty_sink(ChangeTable, injector).of({**options, "queryName": query["name"]})
+        kind = ChangeTables if table == DATABASE else ChangeTable
+        sink = faulty_sink(kind, injector).of({**options, "queryName": query["name"]})
         functions.append(_FaultyForeachBatch(sink, injector))
     rows = spark.readStream.format("connectors.connect").options(**query["source"]).load()
     writer = rows.writeStream.queryName(query["name"]).trigger(**query["trigger"])

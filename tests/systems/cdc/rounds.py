@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.delta_log import settings
 from tests.systems.cdc.compare import Copy, delta_table, differences, report
-from tests.systems.cdc.driver import Driver, DriverDied
+from tests.systems.cdc.driver import DATABASE, Driver, DriverDied
 from tests.systems.cdc.kills import KILLS, Kill, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
 from tests.systems.cdc.workload import Workload
 
@@ -40,7 +40,8 @@ _SHOWN: Final = ("copy", "commit", "rollback", "alter", "truncate", "late commit
 class Rounds:
     """A workload, and the query that copies its tables into Delta tables, which stand beside each other in ``folder``.
 
-    ``rows`` is about how many rows a round changes; ``kills`` are those to choose from, with their weights.
+    ``rows`` is about how many rows a round changes; ``kills`` are those to choose from, with their weights. One sink merges
+    all tables if ``is_whole``, else each has its own.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class Rounds:
         environment: str = "local[2,4]",
         rows: int = 300,
         kills: Mapping[Kill, float] = KILLS,
+        is_whole: bool = False,
     ) -> None:
         self.workload, self.folder, self.seed = workload, folder, workload.seed
         self.environment, self.rows, self.kills = environment, rows, kills
+        self.is_whole = is_whole
         self.report: list[str] = []
         self._drivers = self._failures = 0
         self._next: Driver | None = None
@@ -229,15 +232,18 @@ class Rounds:
         return {
             "name": "cdc",
             "source": source,
-            "sinks": self.workload.sinks(self.folder),
+            "sinks": self._sinks(),
             "checkpoint": str(self.folder / "checkpoint"),
             "faults": str(self.folder / "faults"),
             "trigger": {"availableNow": True} if ends else {"processingTime": "100 milliseconds"},
             "records": str(self.folder / "records") if os.environ.get("RECORDS") else "",
         }
 
+    def _sinks(self) -> dict[str, dict[str, str]]:
+        return {DATABASE: self.workload.database_sink(self.folder)} if self.is_whole else self.workload.sinks(self.folder)
+
     def _target(self) -> Target:
-        names = list(self.workload.tables)
+        names = list(self._sinks())
         return Target(self.driver, self.workload.name, self.folder, names, self.environment)
 
     def _new_driver(self) -> Driver:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,36 @@ def test_the_delta_table_follows_the_table_of_the_database(spark: Any, shop: Sho
     columns = "id, name, amount, price, at, extra"
     assert table_rows(spark, shop.folder / "orders", columns) == shop.rows(columns)
     assert _gone(shop.name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local", "cluster", "connect"])
+def test_a_table_that_is_new_in_the_database_is_followed_from_its_first_row(
+    environments: Any, shop: Shop, environment: str
+) -> None:
+    spark = environments.use(environment).spark
+    shop.sql("CREATE PUBLICATION all_tables FOR TABLES IN SCHEMA public", "DELETE FROM orders WHERE id > 20")
+    published = {"publication__name": "all_tables", "publication__autocreate__mode": "disabled"}
+    query = shop.query(**published, table__include__list="public.*")
+    tables = {"path": str(shop.folder / "tables"), "deletes": "soft"}
+    query = replace(query, sink="connectors.systems.delta.merge_all:ChangeTables", sink_options=tables)
+    query.run(spark)
+    shop.sql(
+        "CREATE TABLE users (id int PRIMARY KEY, name text)",
+        "INSERT INTO users SELECT n, 'user ' || n FROM generate_series(1, 30) n",
+        "DELETE FROM users WHERE id = 7",
+    )
+    shop.change(15)
+    query.run(spark)
+    shop.sql("UPDATE users SET name = 'changed' WHERE id < 5")
+    query.run(spark)
+    with shop.connect() as database:
+        users = database.execute("SELECT id, name FROM users ORDER BY id").fetchall()
+    rows = spark.read.format("delta").load(f"{tables['path']}/users")
+    assert [tuple(row) for row in rows.where("deleted_at IS NULL").select("id", "name").orderBy("id").collect()] == users
+    assert [tuple(row) for row in rows.where("deleted_at IS NOT NULL").select("id", "name").collect()] in ([], [(7, "user 7")])
+    there = spark.read.format("delta").load(f"{tables['path']}/orders").where("deleted_at IS NULL").select("id", "name")
+    assert [tuple(row) for row in there.orderBy("id").collect()] == shop.rows("id, name")
 
 
 @pytest.mark.soak

@@ -49,6 +49,17 @@ def test_a_few_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local[2,4]", CLUSTER])
+def test_a_whole_database_by_one_sink(tmp_path: Path, environment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    count = min(50 if environment != CLUSTER else 20, ROUNDS)
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path, environment=environment, is_whole=True) as rounds:
+        rounds.run(count)
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
+
+
+@pytest.mark.soak
 def test_without_kills(tmp_path: Path) -> None:
     """The workload alone, with a run of the query to its end after each round."""
     workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())

@@ -119,6 +119,12 @@ class Workload:
         fills = {name: {"fill": json.dumps(table.fills)} for name, table in self.tables.items()}
         return {name: {"path": str(folder / name), "topic": topic, **fills[name], **options} for name, topic in topics.items()}
 
+    def database_sink(self, folder: Path) -> dict[str, str]:
+        """The options of one merge of all tables."""
+        options = {"truncate": "delete"} if "truncate" in self.switches else {}
+        fills = {name: table.fills for name, table in self.tables.items()}
+        return {"path": str(folder), "exclude": rf".*\.{SIGNALS}", "fill": json.dumps(fills), "optimizeEvery": "20", **options}
+
     def close(self) -> None:
         """Ends the sessions."""
         self.scheduler.close()

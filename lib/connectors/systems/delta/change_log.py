@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
@@ -62,12 +62,14 @@ _OLD_KEY: Final = "__debezium.oldkey"
 class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
+    ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
 
     frame: DataFrame
     columns: dict[str, Any]
+    declared: dict[str, str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -77,17 +79,17 @@ class Changes:
 
 @dataclass(frozen=True)
 class Summary:
-    """The result of one look at the records of a batch: schemas as JSON text, oldest first, ``None`` for plain values.
+    """What a batch has of one topic: schemas as JSON text, oldest first, ``None`` for plain values.
 
-    ``topics`` are those of changes, ``keys`` the fields of their keys. ``has_holes``: there are values that an update has not
-    touched. ``may_…`` is false where no record deletes, truncates, comes from a snapshot, or from one that is not incremental.
-    ``again`` is the ordinal of the last record, of any topic, with which an interrupted snapshot begins again; ``streams`` says
-    that there are changes of the log, of any topic.
+    ``keys`` are the fields of the records' keys. ``has_holes``: there are values that an update has not touched. ``may_…`` is
+    false where no record deletes, truncates, comes from a snapshot, or from one that is not incremental. Of all topics of the
+    batch, ``again`` is the ordinal of the last record with which an interrupted snapshot begins again, and ``streams`` says
+    that there are changes of the log.
     """
 
-    schemas: list[str | None]
-    topics: list[str]
-    keys: list[tuple[str, ...]]
+    schemas: Sequence[str | None] = ()
+    keys: Sequence[tuple[str, ...]] = ()
+    changes: int = 0
     has_holes: bool = False
     may_delete: bool = False
     may_truncate: bool = False
@@ -129,53 +131,61 @@ def records_of(frame: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def summary_of(records: DataFrame, topic: str | None) -> Summary:
-    """A look at ``records``; schemas and keys are those of ``topic``, or of all topics that have changes."""
+def summaries_of(records: DataFrame) -> tuple[dict[str, Summary], Summary]:
+    """A look at ``records``: a summary for each topic that has changes, and one for a topic that has none."""
     from pyspark.sql import functions as F
 
     value = F.col("text")
     is_change = value.isNotNull() & ~F.col("topic").startswith(_HEARTBEATS)
-    chosen = is_change if topic is None else is_change & (F.col("topic") == topic)
 
     def operation(*letters: str) -> Column:
         return value.rlike(rf'"(op|__op)"\s*:\s*"[{"".join(letters)}]"')
 
     def seen(condition: Column) -> Column:
-        return F.max(F.coalesce(chosen & condition, F.lit(False)))
+        return F.max(F.coalesce(is_change & condition, F.lit(False)))
 
     incremental = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"incremental')
     payload = F.coalesce(F.get_json_object("key", "$.payload"), F.col("key"))
     found = (
-        records.groupBy("schema", chosen.alias("chosen"))
+        records.groupBy("topic", "schema", is_change.alias("changes"))
         .agg(
-            F.collect_set(F.when(is_change, F.col("topic"))).alias("topics"),
+            F.count(F.lit(1)).alias("number"),
             F.max(ORDINAL).alias("last"),
-            F.collect_set(F.when(chosen, F.json_object_keys(payload))).alias("keys"),
+            F.collect_set(F.when(is_change, F.json_object_keys(payload))).alias("keys"),
             seen(may_have_holes(value)).alias("holes"),
             seen(operation("d") | value.rlike(r'"__deleted"\s*:\s*"true"')).alias("deletes"),
             seen(operation("t")).alias("truncates"),
             seen(operation("r")).alias("snapshot"),
             seen(operation("r") & ~incremental).alias("initial"),
-            F.max(F.coalesce(is_change & operation("c", "u", "d") & ~operation("r"), F.lit(False))).alias("streams"),
+            seen(operation("c", "u", "d") & ~operation("r")).alias("streams"),
             F.max(F.when(F.col("again"), F.col(ORDINAL))).alias("again"),
         )
         .collect()
     )
     again = max((row["again"] for row in found if row["again"] is not None), default=None)
-    rows = [row for row in found if not re.search(_DEBEZIUM_ONLY, row["schema"] or "")]
-    ordered = sorted((row for row in rows if row["chosen"]), key=lambda row: row["last"])
+    rows = [row for row in found if row["changes"] and not re.search(_DEBEZIUM_ONLY, row["schema"] or "")]
+    nothing = Summary(streams=any(row["streams"] for row in rows), again=again)
+    by_topic: dict[str, list[Any]] = {}
+    for row in sorted(rows, key=lambda row: row["last"]):
+        by_topic.setdefault(row["topic"], []).append(row)
+    return {topic: _summary(own, nothing) for topic, own in sorted(by_topic.items())}, nothing
 
+
+def _summary(rows: Sequence[Any], nothing: Summary) -> Summary:
     def any_of(name: str) -> bool:
-        return any(row[name] for row in ordered)
+        return any(row[name] for row in rows)
 
-    return Summary(
-        [row["schema"] for row in ordered],
-        sorted({name for row in rows for name in row["topics"]}),
-        sorted({tuple(key) for row in ordered for key in row["keys"] if key}),
-        any_of("holes"), any_of("deletes"), any_of("truncates"), any_of("snapshot"), any_of("initial"),
-        any(row["streams"] for row in rows),
-        again,
-    )  # fmt: skip
+    return replace(
+        nothing,
+        schemas=[row["schema"] for row in rows],
+        keys=sorted({tuple(key) for row in rows for key in row["keys"] if key}),
+        changes=sum(row["number"] for row in rows),
+        has_holes=any_of("holes"),
+        may_delete=any_of("deletes"),
+        may_truncate=any_of("truncates"),
+        may_be_snapshot=any_of("snapshot"),
+        may_be_initial=any_of("initial"),
+    )
 
 
 def changes_of(
@@ -395,7 +405,8 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
-    return Changes(whole, types, defaults, required, order, is_envelope, names_log)
+    declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
+    return Changes(whole, types, declared, defaults, required, order, is_envelope, names_log)
 
 
 def _names(part: _Part) -> set[str]:

@@ -1,58 +1,24 @@
-"""A stream of many tables becomes one Delta table for each.
-
-Each batch is one transaction in each table that has rows in it, under ``txnAppId`` and ``txnVersion``: Delta skips a
-transaction that an interrupted batch has already written. The ledger is a table ``_batches`` beside them; it records a batch
-after all of its tables.
-"""
+"""A stream of many tables becomes one Delta table for each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from ...core import (
-    Batch,
-    Choice,
-    CommitRefused,
-    Committable,
-    ConnectorError,
-    Fatal,
-    Json,
-    Misconfigured,
-    Options,
-    Problem,
-    Sink,
-    SinkWriter,
-    Text,
-)
-from ...core.datasets import Dataset, of_location
-from ...core.ledger import Entry, ReplayPolicy, decide
-from ...formats.base import quoted
+from ...core import Batch, Choice, Json, Misconfigured, Options, Problem
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
-from .sink import DeltaCommitter, DeltaSink, RecordingCommitter, TransactionMark, known_columns, same_key
-from .transaction import MergeTransaction, own_session
+from .sink import TransactionMark, known_columns, same_key
+from .tables import TABLES, TablesCommitter, TablesSink
+from .transaction import Merges, TablePlace
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 NAME: Final = "delta_tables"
-LEDGER: Final = "_batches"
-_TAKEN: Final = (".", "..", LEDGER)
-"""Names that tables cannot have."""
-_SIDE_BY_SIDE: Final = 4
-"""The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
-_MISSING_BATCHES: Final = ReplayPolicy(on_missing_batches="continue")
-"""Not every batch has rows of every table."""
 
 
 def fan_out(
@@ -76,25 +42,11 @@ def fan_out(
     return foreach_batch(DeltaTables, {**{name: value for name, value in arguments.items() if value}, **by_table, **options})
 
 
-class TablePlace(NamedTuple):
-    """The place of a Delta table: the ``location`` is a folder, or a name as SQL writes it."""
-
-    location: str
-    is_path: bool
-
-    @property
-    def sql(self) -> str:
-        """The table, as SQL names it."""
-        return f"delta.{quoted(self.location)}" if self.is_path else self.location
-
-
-class DeltaTables(Sink):
+class DeltaTables(TablesSink):
     """The sink behind :func:`fan_out`."""
 
     name = NAME
-    options = Options(
-        path=Text(None, alternatives=("schema",), meaning="the folder of all tables"),
-        schema=Text(None, meaning="the schema of all tables, such as main.shop"),
+    options = TABLES | Options(
         operation=Choice(
             None, among=("append", "upsert", "replace"), meaning="upsert where there are keys, else append"
         ),
@@ -113,30 +65,19 @@ class DeltaTables(Sink):
         if not all(_is_names(columns) for columns in (values["keyColumns"] or {}).values()):
             yield Problem("keyColumns", 'must be lists of columns by table: {"orders": ["id"]}.')
 
-    def target(self) -> str:
-        return str(self.values["path"] or self.values["schema"])
-
-    def datasets(self) -> Sequence[Dataset]:
-        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["schema"])]
-
-    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        raise Misconfigured(f"connectors.{NAME}", [Problem("format", "takes foreach_batch only.")])
-
     def committer(self) -> DeltaTablesCommitter:
         return DeltaTablesCommitter(self)
 
 
-class DeltaTablesCommitter(RecordingCommitter):
-    """Writes the tables of a batch side by side, and then the ledger."""
+class DeltaTablesCommitter(TablesCommitter):
+    """Writes the rows of a batch into their tables."""
+
+    record = "table string, schema string, rows bigint, batch bigint"
 
     def __init__(self, sink: DeltaTables) -> None:
-        self.sink = sink
+        super().__init__(sink)
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
-        self.ledger = self._log(self._in_target(LEDGER))
-        self._asked = set[str]()
-        """The tables of which Delta skips no batch that it ought to write, by their history."""
-        self._sessions = SimpleQueue[Any]()
-        """The sessions of merges that are over: at most as many as merges go on side by side."""
+        self._merges = Merges()
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""
@@ -149,67 +90,14 @@ class DeltaTablesCommitter(RecordingCommitter):
             schemas: dict[str, list[str]] = {}
             for row in sorted(counts, key=lambda row: str(row["schema"])):
                 schemas.setdefault(row["table"], []).append(row["schema"])
-            if batch.claim is not None:  # before the tables, as what comes before the first batch
-                self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
-            batch = replace(batch, claim=None)
-            check = partial(self._check_history, frame.sparkSession, batch)
-            if new := schemas.keys() - self._asked:
-                self._check_names(frame.sparkSession, self._asked | schemas.keys())
-            _side_by_side(frame, {name: partial(check, name) for name in new})
-            self._asked |= schemas.keys()
-            write = partial(self._write, rows, batch)
-            _side_by_side(frame, {name: partial(write, name, texts) for name, texts in schemas.items()})
-            written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
-            self._record(frame.sparkSession, written, batch)
+            writes = {name: partial(self._write, rows, name, texts) for name, texts in schemas.items()}
+            record = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
+            self.write_tables(frame.sparkSession, batch, writes, record)
         finally:
             rows.unpersist()
 
-    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        """Records only. The ledger may be gone."""
-        from pyspark.sql import SparkSession
-
-        self._record(SparkSession.active(), [], Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
-
-    def _record(self, spark: SparkSession, rows: Sequence[tuple[str, str, int, int]], batch: Batch) -> None:
-        record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")
-        self.ledger.commit_frame(record, batch)
-
-    def _place(self, table: str) -> TablePlace:
-        is_path = bool(self.sink.values["path"])
-        name = quote(table, safe=" $.-") if is_path else table
-        is_taken = (name if is_path else name.lower()) in _TAKEN  # a schema does not tell upper from lower case
-        return self._in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_taken else name)
-
-    def _in_target(self, name: str) -> TablePlace:
-        if path := self.sink.values["path"]:
-            return TablePlace(f"{str(path).rstrip('/')}/{name}", is_path=True)
-        return TablePlace(f"{self.sink.values['schema']}.{quoted(name)}", is_path=False)
-
-    def _log(self, place: TablePlace, spark: SparkSession | None = None) -> DeltaCommitter:
-        sink = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": self.sink.sink_id()})
-        return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
-
-    def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
-        """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
-        if last := self._log(self._place(table), spark).last(batch.query):
-            decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
-
-    def _check_names(self, spark: SparkSession, tables: Set[str]) -> None:
-        """Raises :class:`Fatal` for two tables that would be one in a schema, which does not tell upper from lower case."""
-        ledger = self._in_target(LEDGER)
-        if ledger.is_path:
-            return
-        recorded = set[str]()
-        if spark.catalog.tableExists(ledger.location):
-            recorded = {row["table"] for row in spark.table(ledger.location).select("table").distinct().collect()}
-        seen: dict[str, str] = {}
-        for table in sorted(tables | recorded):
-            if (other := seen.setdefault(table.lower(), table)) != table:
-                text = f"the tables {other} and {table} would be one in the schema {self.sink.values['schema']}"
-                raise Fatal(text, connector=f"connectors.{NAME}", way_out="leave one out of tables, or give a path")
-
-    def _write(self, frame: DataFrame, batch: Batch, table: str, schemas: Sequence[str]) -> None:
-        place, mark = self._place(table), self.ledger.transaction(batch)
+    def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
+        place, mark = self.place(table), self.ledger.transaction(batch)
         known = known_columns(frame.sparkSession, place.location, is_path=place.is_path)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
@@ -238,54 +126,11 @@ class DeltaTablesCommitter(RecordingCommitter):
     ) -> None:
         """By key, and so the same when it is done again."""
         view = f"connectors_{digest(batch.prefix(), place.location)}"
-        try:
-            spark = self._sessions.get_nowait()
-        except Empty:
-            spark = own_session(rows.sparkSession)
-        is_own = spark is not rows.sparkSession
-        target = _full_name(rows.sparkSession, place.sql) if is_own and not place.is_path else place.sql
-        database = f"{quoted(spark.conf.get('spark.sql.globalTempDatabase'))}." if is_own else ""
-        rows.createOrReplaceGlobalTempView(view) if is_own else rows.createOrReplaceTempView(view)
-        try:
-            with MergeTransaction(spark, mark):
-                spark.sql(
-                    f"MERGE WITH SCHEMA EVOLUTION INTO {target} AS old "
-                    f"USING {database}{view} AS new ON {same_key(keys)} "
-                    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-                )
-        finally:
-            catalog = rows.sparkSession.catalog
-            catalog.dropGlobalTempView(view) if is_own else catalog.dropTempView(view)
-            if is_own:
-                self._sessions.put(spark)
-
-
-def _full_name(spark: SparkSession, table: str) -> str:
-    """The name of ``table`` for a session with another current catalog."""
-    known = spark.catalog.getTable(table)
-    return ".".join(quoted(part) for part in (known.catalog, *(known.namespace or ()), known.name) if part)
-
-
-def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
-    """Runs all of ``writes``, also when some of them fail: those are named then."""
-    from pyspark import inheritable_thread_target
-
-    inherit: Any = inheritable_thread_target
-    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
-        # They belong to the query, and end with it. Each has properties of its own, where Spark notes what a thread is doing.
-        running = {name: threads.submit(inherit(frame.sparkSession)(write)) for name, write in writes.items()}
-    failed = {name: error for name, future in running.items() if (error := future.exception()) is not None}
-    for error in failed.values():
-        alone = len(writes) == 1 and isinstance(error, ConnectorError)
-        if alone or isinstance(error, CommitRefused) or not isinstance(error, Exception):  # a refusal is of the whole batch
-            raise error
-        details = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
-        text = f"{len(failed)} of {len(writes)} tables are not written, {details}"
-        raise Fatal(text, connector=f"connectors.{NAME}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        self._merges.merge(
+            rows, view, place, mark,
+            lambda target, source: f"MERGE WITH SCHEMA EVOLUTION INTO {target} AS old USING {source} AS new "
+            f"ON {same_key(keys)} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+        )  # fmt: skip
 
 
 def _is_names(columns: object) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Final, NamedTuple
 
 from ...core import StateError
 from ...ground.state import dumps, loads, versioned
@@ -22,6 +23,19 @@ class SnapshotRows:
     is_complete: bool
 
 
+class Alteration(NamedTuple):
+    """A difference between two schemas of a table; ``kind`` is Flink CDC's word for it."""
+
+    kind: str
+    column: str | None = None
+    before: str | None = None
+    after: str | None = None
+
+    def __str__(self) -> str:
+        types = " to ".join(filter(None, (self.before, self.after)))
+        return " ".join(filter(None, (self.kind, self.column, types)))
+
+
 @dataclass(frozen=True)
 class LogState:
     """The log of one table.
@@ -34,6 +48,9 @@ class LogState:
     ``snapshot`` is the place at which the initial snapshot began, or began again; ``None`` when changes of the log follow.
     ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come. The batch
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
+
+    ``columns`` are the types, by name, that the log has declared last. ``deleted`` is the column that tells which rows are
+    deleted, where these stay.
     """
 
     topic: str
@@ -49,6 +66,8 @@ class LogState:
     is_read: bool = False
     ends: int | None = None
     streams: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    deleted: str | None = None
 
     def text(self) -> str:
         """The state as hexadecimal digits: Spark hides properties that have words such as token or url in them."""
@@ -62,6 +81,18 @@ class LogState:
         except ValueError:
             raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
         return cls(**{**{name: state[name] for name in cls.__annotations__ if name in state}, "keys": tuple(state["keys"])})
+
+    def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
+        """The differences between the columns that were declared last and these ``columns``."""
+        if not self.columns:
+            return [Alteration("create.table")]
+        types = [(name, self.columns.get(name), columns.get(name)) for name in {**self.columns, **columns}]
+        kinds = {True: "add.column", False: "alter.column.type"}
+        return [
+            Alteration("drop.column" if after is None else kinds[before is None], name, before, after)
+            for name, before, after in types
+            if before != after
+        ]
 
     def ordered(self, order: str, logs: list[str]) -> LogState:
         """The state behind changes in ``order``, with positions of ``logs``.

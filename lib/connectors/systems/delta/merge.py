@@ -15,6 +15,7 @@ What the merge must remember of the log is in a property of the table (``log_sta
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,15 +41,15 @@ from .change_log import (
     Summary,
     changes_of,
     records_of,
-    summary_of,
+    summaries_of,
     unknown_value,
 )
-from .column_types import widen
+from .column_types import fitted, widen
 from .holes import hole_conditions
-from .log_state import STATE_PROPERTY, LogState
+from .log_state import STATE_PROPERTY, Alteration, LogState
 from .positions import ARRIVAL, PLACE_LENGTH, place_text
 from .sink import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
-from .transaction import MergeTransaction
+from .transaction import Merges, TablePlace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,20 +83,31 @@ def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int],
     return foreach_batch(ChangeTable, {**({"path": path} if path is not None else {}), **options})
 
 
+MERGE: Final = Options(
+    truncate=Choice("refuse", among=("refuse", "delete"), meaning="what a TRUNCATE in the database does"),
+    order=Choice(None, among=("log", ARRIVAL), meaning="arrival: changes count as they come, whatever their positions"),
+    positionColumn=Text("_position", meaning="the column that says where a row's last change stands in the log"),
+    deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
+    deletes=Choice("hard", among=("hard", "soft"), meaning="soft: rows stay; deletedColumn says when they were deleted"),
+    deletedColumn=Text("deleted_at", meaning="deletes=soft: the column with the time of the deletion; null for other rows"),
+    onSchemaChange=Choice(
+        "lenient", among=("lenient", "ignore", "exception"),
+        meaning="lenient: new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
+    ),
+)  # fmt: skip
+"""The options of each table that changes are merged into."""
+
+
 class ChangeTable(TableSink):
     """The sink behind :func:`merge`."""
 
     name = "connect.merge"
-    options = TABLE | Options(
+    options = TABLE | MERGE | Options(
         keyColumns=Names((), meaning="the columns that identify a row; default: the fields of the records' keys"),
         topic=Text(None, meaning="the topic that feeds the table; needed when the stream has several"),
         schema=Text(None, meaning="the columns of a row, for values without schemas: id INT, name STRING"),
-        truncate=Choice("refuse", among=("refuse", "delete"), meaning="what a TRUNCATE in the database does"),
         fill=Json({}, kind=dict, meaning='values for rows that are older than a column, where the log tells none; "*" for all'),
-        order=Choice(None, among=("log", ARRIVAL), meaning="arrival: changes count as they come, whatever their positions"),
-        positionColumn=Text("_position", meaning="the column that says where a row's last change stands in the log"),
-        deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
-    )
+    )  # fmt: skip
     conditions = "foreach_batch only; the changes come in the order of the log, and the whole log comes"
 
     @classmethod
@@ -111,11 +123,14 @@ class ChangeTable(TableSink):
 class ChangeTableCommitter(RecordingCommitter):
     """Merges a batch and records it, in one transaction of the table."""
 
-    def __init__(self, sink: ChangeTable) -> None:
+    def __init__(self, sink: ChangeTable, spark: SparkSession | None = None, merges: Merges | None = None) -> None:
+        """``spark`` is for threads of the library's own, which share ``merges``."""
         self.sink, self.values = sink, sink.values
         place = {name: self.values[name] for name in ("path", "table") if self.values[name]}
-        self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}))  # type: ignore[arg-type]
+        self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}), spark)  # type: ignore[arg-type]
         self.position = str(self.values["positionColumn"])
+        self.deleted = str(self.values["deletedColumn"]) if self.values["deletes"] == "soft" else None
+        self._merges = merges or Merges()
         self._types: dict[str, Any] | None = None
         self._state: LogState | None = None
         self._is_known = False
@@ -125,29 +140,67 @@ class ChangeTableCommitter(RecordingCommitter):
         """Merges the changes that ``frame`` holds, and records the batch."""
         records = records_of(frame).persist()
         try:
-            self._merge_records(records, batch)
-        except BaseException:
-            self._is_known = False  # what was done before the failure is seen anew
-            raise
+            summaries, nothing = summaries_of(records)
+            with self._looking_anew():
+                self._read_table(records.sparkSession, batch)
+                topic = self._topic(sorted(summaries))
+                summary = nothing if topic is None else summaries.get(topic, nothing)
+                if summary.schemas and topic is not None:
+                    self._merge_topic(records, topic, summary, batch)
+                    return
+                if self._types is None:
+                    self._create(records.sparkSession, {}, batch)  # so that the batch is recorded
+                self._end_snapshot(records.sparkSession, summary, batch)
+                self.ledger.commit(Entry(batch.query, batch.number), ())
         finally:
             records.unpersist()
 
-    def _merge_records(self, records: DataFrame, batch: Batch) -> None:
+    def commit_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
+        """Merges what ``records`` (of ``records_of``) have of ``topic``. Records the batch if it alters the table."""
         spark = records.sparkSession
-        self._read_table(spark, batch)
-        topic = self.values["topic"] or (self._state.topic if self._state else None)
-        summary = summary_of(records, topic)
-        topic = self._topic(summary, topic)
-        if summary.schemas and topic is not None:
-            own = records.where(records["topic"] == topic)
-            changes = changes_of(own, summary.schemas, self._schema(), self._types, self.values["fill"])
-            self._apply(changes, topic, summary, batch, spark)
-            return
-        if self._types is None:
-            self._create(spark, {}, batch)  # so that the batch is recorded
-        if self._snapshot_ends(spark, None, summary, batch):
-            spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
-        self.ledger.commit(Entry(batch.query, batch.number), ())
+        with self._looking_anew():
+            self._read_table(spark, batch)
+            if summary.schemas:
+                self._merge_topic(records, topic, summary, batch)
+            elif self._end_snapshot(spark, summary, batch):
+                self.ledger.commit(Entry(batch.query, batch.number), ())
+
+    @property
+    def awaits_end(self) -> bool:
+        """True while the table needs to see each batch: its initial snapshot goes on, or that is not known yet."""
+        return not self._is_known or (self._state is not None and self._state.snapshot is not None)
+
+    def on_alterations(self, spark: SparkSession, alterations: Sequence[Alteration], batch: Batch) -> None:
+        """Is called before the table follows ``alterations`` of its source. A batch that is done again calls it again."""
+
+    @contextlib.contextmanager
+    def _looking_anew(self) -> Iterator[None]:
+        """Behind a failure, what was done before it is seen anew."""
+        try:
+            yield
+        except BaseException:
+            self._is_known = False
+            raise
+
+    def _merge_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
+        own = records.where(records["topic"] == topic)
+        fills = self.values["fill"]
+        if self.values["onSchemaChange"] == "ignore":  # no value is needed for a column that does not come
+            fills = {ANY: None, **fills}
+        changes = changes_of(own, summary.schemas, self._schema(), self._types, fills)
+        self._apply(changes, topic, summary, batch, records.sparkSession)
+
+    def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
+        """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
+        ends = self._snapshot_ends(spark, None, summary, batch)
+        if ends:
+            gone = f"WHERE {self._is_ghost()}"
+            if self.deleted is None:
+                spark.sql(f"DELETE FROM {self._name()} AS old {gone}")
+            else:
+                column = quoted(self.deleted)
+                spark.sql(f"UPDATE {self._name()} AS old SET {column} = current_timestamp() {gone} AND old.{column} IS NULL")
+        return ends
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
         """The columns that identify a row."""
@@ -164,18 +217,18 @@ class ChangeTableCommitter(RecordingCommitter):
             text = "missing; the records have no key with fields, so name the columns that identify a row."
         raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
-    def _topic(self, summary: Summary, topic: str | None) -> str | None:
-        """The topic of the table. Raises :class:`Misconfigured` where it is not certain."""
-        if self.values["topic"] or not summary.topics:
+    def _topic(self, topics: Sequence[str]) -> str | None:
+        """The topic of the table, of ``topics`` that have changes. Raises :class:`Misconfigured` where it is not certain."""
+        topic = self.values["topic"] or (self._state.topic if self._state else None)
+        if self.values["topic"] or not topics:
             return topic
-        if len(summary.topics) > 1:
-            names = ", ".join(summary.topics[:3])
-            text = f"missing; the stream has {len(summary.topics)} topics ({names}, …), and a table is fed from one."
+        if len(topics) > 1:
+            text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
             raise Misconfigured(NAME, [Problem("topic", text)])
-        if topic is not None and summary.topics != [topic]:
-            text = f"missing; the table is fed from {topic}, and the stream has {summary.topics[0]} as well."
+        if topic is not None and topics != [topic]:
+            text = f"missing; the table is fed from {topic}, and the stream has {topics[0]} as well."
             raise Misconfigured(NAME, [Problem("topic", text)])
-        return summary.topics[0]
+        return topics[0]
 
     def _schema(self) -> StructType | None:
         from pyspark.sql.types import StructType
@@ -193,7 +246,11 @@ class ChangeTableCommitter(RecordingCommitter):
         if missing := [key for key in keys if key not in changes.columns]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
-        self._prepare(spark, changes, topic, summary, batch)
+        own = {name.lower() for name in (self.position, self.deleted) if name}
+        if taken := [name for name in changes.columns if name.lower() in own]:
+            option = "positionColumn" if taken[0].lower() == self.position.lower() else "deletedColumn"
+            raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {taken[0]}.")])
+        changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
         cut = truncation_in(placed) if summary.may_truncate else None
@@ -211,7 +268,7 @@ class ChangeTableCommitter(RecordingCommitter):
             if summary.may_delete:
                 self._remember(spark, newest.where(DELETED), keys, batch)
             rows = self._alive(spark, newest, keys, state)
-            self._merge(spark, rows, placed, keys, batch, summary.has_holes, " OR ".join(gone))
+            self._merge(rows, placed, keys, batch, summary.has_holes, " OR ".join(gone))
         finally:
             newest.unpersist()
 
@@ -220,11 +277,14 @@ class ChangeTableCommitter(RecordingCommitter):
         if not self._is_known:
             self._types = self._state = self._remembers = None
             if (known := self._known_columns(spark, self._location())) is not None:
-                self._types = {column.name.lower(): column.dataType for column in known if column.name != self.position}
+                own = (self.position, self.deleted)
+                self._types = {column.name.lower(): column.dataType for column in known if column.name not in own}
         if self._types is not None:
             self._claim(batch)
         if not self._is_known:
             if self._types is not None:
+                if self.deleted is not None and self.deleted not in spark.table(self._name()).columns:
+                    spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
                 properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
                 if STATE_PROPERTY in properties:
                     self._state = LogState.of(properties[STATE_PROPERTY], self._location())
@@ -232,25 +292,44 @@ class ChangeTableCommitter(RecordingCommitter):
                     self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
             self._is_known = True
         if (state := self._state) is not None:
+            if state.deleted not in (None, self.deleted):
+                text = f"must be soft, with deletedColumn={state.deleted}, which tells the deleted rows of the table."
+                raise Misconfigured(NAME, [Problem("deletes", text)])
             if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
                 state = state.behind(last.batch)
-            self._note(spark, state.of_query(batch.query))
+            self._note(spark, replace(state.of_query(batch.query), deleted=self.deleted))
 
-    def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> None:
-        """Makes the table, or gives it the columns that are new."""
+    def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> Changes:
+        """Makes the table, or lets it follow its source, as onSchemaChange says. The changes then have columns of the table."""
         types = self._create(spark, changes.columns, batch) if self._types is None else self._types
         if self._state is None:
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
             if self._has_deleted(spark):  # of a table that was here before
                 spark.sql(f"DELETE FROM {self._deleted_name()}")
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
-            self._note(spark, LogState(topic, query=batch.query, snapshot=begin))
+            self._note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=self.deleted))
+        state = self._state
+        assert state is not None
+        alterations = state.alterations(changes.declared)
+        policy = self.values["onSchemaChange"] if state.columns else "lenient"
+        if alterations and policy == "exception":
+            raise Fatal(
+                f"the table behind {topic} has changed: {'; '.join(map(str, alterations))}",
+                connector=NAME,
+                way_out="give onSchemaChange=lenient, so that the table follows, or ignore, so that it stays as it is",
+            )
+        if alterations:
+            self.on_alterations(spark, alterations, batch)
+        if policy == "ignore":
+            changes = _with_columns(changes, types)
         for name, kind in changes.columns.items():
             if name.lower() not in types:
                 self._add_column(spark, name, kind.simpleString(), changes)
                 types[name.lower()] = kind
         widen(spark, self._name(), types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
+        self._note(spark, replace(state, columns=changes.declared))
+        return changes
 
     def _claim(self, batch: Batch) -> None:
         """Makes the claim of a query's first batch, as of the batch before it: what follows alters the table and its notes."""
@@ -262,7 +341,10 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         columns = [F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
-        empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
+        own = [F.lit("").alias(self.position)]
+        if self.deleted is not None:
+            own.append(F.lit(None).cast("timestamp").alias(self.deleted))
+        empty = spark.range(0).select(*columns, *own)
         writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
         writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
         self._claim(batch)
@@ -345,7 +427,6 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _merge(
         self,
-        spark: SparkSession,
         rows: DataFrame,
         changes: Changes,
         keys: Sequence[str],
@@ -354,26 +435,32 @@ class ChangeTableCommitter(RecordingCommitter):
         gone: str,
     ) -> None:
         """``gone`` is a condition of rows that are deleted unless the batch has them; empty for none."""
-        view, batch = f"connectors_{digest(batch.prefix(), self._location())}", replace(batch, claim=None)
-        rows.createOrReplaceTempView(view)
+        batch = replace(batch, claim=None)
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
         old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
         sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
+        place = f"{quoted(self.position)} = {_stored_position('new')}"
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
-        deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
-        try:
-            with MergeTransaction(spark, self.ledger.transaction(batch), batch) as is_recorded:
-                spark.sql(
-                    f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
-                    f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
-                    f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
-                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values}){deletion}"
-                )
-        finally:
-            spark.catalog.dropTempView(view)
-        if is_recorded:
+        delete = vanish = "DELETE"
+        if self.deleted is not None:
+            column = quoted(self.deleted)
+            delete, vanish = (f"UPDATE SET {column} = current_timestamp(){more}" for more in (f", {place}", ""))
+            sets.append(f"{column} = NULL")
+            gone = gone and f"({gone}) AND old.{column} IS NULL"
+        sets.append(place)
+
+        def statement(target: str, source: str) -> str:
+            return (
+                f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} "
+                f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN {delete} "
+                f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
+                f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
+            ) + (f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN {vanish}" if gone else "")
+
+        view = f"connectors_{digest(batch.prefix(), self._location())}"
+        target = TablePlace(self._location(), is_path=bool(self.values["path"]))
+        if self._merges.merge(rows, view, target, self.ledger.transaction(batch), statement):
             self.ledger.note(batch)
         else:
             self.ledger.commit(Entry(batch.query, batch.number), ())
@@ -436,7 +523,7 @@ class ChangeTableCommitter(RecordingCommitter):
         return str(self.values["path"] or self.values["table"])
 
     def _deleted_location(self) -> str:
-        return f"{self._location().rstrip('/')}_deleted"
+        return deleted_beside(self._location())
 
     def _name(self) -> str:
         return f"delta.{quoted(self._location())}" if self.values["path"] else self._location()
@@ -446,6 +533,22 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _known_columns(self, spark: SparkSession, location: str) -> StructType | None:
         return known_columns(spark, location, is_path=bool(self.values["path"]))
+
+
+def deleted_beside(location: str) -> str:
+    """Where the deleted keys of the table at ``location``, a folder or a name in SQL, are remembered."""
+    place = location.rstrip("/")
+    return f"{place[:-1]}_deleted`" if "/" not in place and place.endswith("`") else f"{place}_deleted"
+
+
+def _with_columns(changes: Changes, types: Mapping[str, Any]) -> Changes:
+    """``changes`` with the columns of the table alone, in their types."""
+    from pyspark.sql import functions as F
+
+    kept = {name: types[name.lower()] for name in changes.columns if name.lower() in types}
+    others = [name for name in changes.frame.columns if name not in changes.columns]
+    cells = [fitted(F.col(quoted(name)), changes.columns[name], kind, name).alias(name) for name, kind in kept.items()]
+    return replace(changes, frame=changes.frame.select(*cells, *map(quoted, others)), columns=kept)
 
 
 def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:

@@ -1,23 +1,32 @@
-"""The content of a MERGE's transaction beside the rows: the application's version, and the ledger entry."""
+"""A MERGE, and what its transaction holds beside the rows: the application's version, and the ledger entry."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ...core import Batch
-from ...core.ledger import is_stream
+from ...formats.base import quoted
 from .sink import TransactionMark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
-"""A lock for the session of each stream, and one for all others: the settings of a transaction hold for the whole session."""
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class TablePlace(NamedTuple):
+    """The place of a Delta table: the ``location`` is a folder, or a name as SQL writes it."""
+
+    location: str
+    is_path: bool
+
+    @property
+    def sql(self) -> str:
+        """The table, as SQL names it."""
+        return f"delta.{quoted(self.location)}" if self.is_path else self.location
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -37,42 +46,71 @@ def _is_shared(spark: SparkSession) -> bool:
     return ".connect." in type(spark).__module__
 
 
-class MergeTransaction:
-    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
+class Merges:
+    """Merges that may go on side by side: the settings of a transaction hold for a session, so each has one of its own."""
 
-    False where Spark takes no such settings (serverless compute), or all queries of a user share a session (Spark Connect): the
-    entry then follows the merge, which does no harm when it is done again.
-    """
+    def __init__(self) -> None:
+        self._sessions = SimpleQueue[Any]()
+        """The sessions of merges that are over: at most as many as merges go on side by side."""
 
-    def __init__(self, spark: SparkSession, mark: TransactionMark, batch: Batch | None = None) -> None:
-        """Without ``batch``, ``spark`` is an :func:`own_session`, which no other thread uses now."""
-        self._conf = spark.conf
-        lock = threading.Lock() if batch is None else _SESSIONS[batch.query if is_stream(batch.query) else ""]
-        self._lock = None if _is_shared(spark) else lock
-        self._settings = {
-            f"{_TRANSACTION}.txnAppId": mark.app,
-            f"{_TRANSACTION}.txnVersion": str(mark.version),
-            _METADATA: mark.metadata,
-        }
+    def merge(
+        self, rows: DataFrame, view: str, place: TablePlace, mark: TransactionMark, statement: Callable[[str, str], str]
+    ) -> bool:
+        """Runs the MERGE that ``statement`` makes of the names of the table at ``place`` and of ``rows``, a ``view``.
 
-    def __enter__(self) -> bool:
-        if self._lock is None:
+        True if the ledger entry is in its transaction. False where Spark takes no such settings (serverless compute), or all
+        queries of a user share a session (Spark Connect): the entry then follows, which does no harm when it is done again.
+        """
+        if _is_shared(rows.sparkSession):
+            rows.createOrReplaceTempView(view)
+            try:
+                rows.sparkSession.sql(statement(place.sql, view))
+            finally:
+                rows.sparkSession.catalog.dropTempView(view)
             return False
-        self._lock.acquire()
         try:
-            for key, value in self._settings.items():
-                self._conf.set(key, value)
-        except Exception:  # the class of the refusal is the platform's own
-            self._unset()
-            return False
-        return True
+            session = self._sessions.get_nowait()
+        except Empty:
+            session = own_session(rows.sparkSession)
+        target = place.sql if place.is_path else _full_name(rows.sparkSession, place.sql)
+        rows.createOrReplaceGlobalTempView(view)
+        try:
+            with _transaction(session, mark) as has_entry:
+                session.sql(statement(target, f"{quoted(session.conf.get('spark.sql.globalTempDatabase'))}.{view}"))
+        finally:
+            rows.sparkSession.catalog.dropGlobalTempView(view)
+            self._sessions.put(session)
+        return has_entry
 
-    def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            self._unset()
-            self._lock.release()
 
-    def _unset(self) -> None:
-        with contextlib.suppress(Exception):
-            for key in self._settings:
-                self._conf.unset(key)
+def _full_name(spark: SparkSession, table: str) -> str:
+    """The name of ``table`` for a session with another current catalog."""
+    known = spark.catalog.getTable(table)
+    return ".".join(quoted(part) for part in (known.catalog, *(known.namespace or ()), known.name) if part)
+
+
+@contextlib.contextmanager
+def _transaction(session: SparkSession, mark: TransactionMark) -> Iterator[bool]:
+    """Sets ``mark`` for the next statement of ``session``; gives False where Spark takes no such settings."""
+    settings = {
+        f"{_TRANSACTION}.txnAppId": mark.app,
+        f"{_TRANSACTION}.txnVersion": str(mark.version),
+        _METADATA: mark.metadata,
+    }
+    has_entry = True
+    try:
+        for key, value in settings.items():
+            session.conf.set(key, value)
+    except Exception:  # the class of the refusal is the platform's own
+        _unset(session, settings)
+        has_entry = False
+    try:
+        yield has_entry
+    finally:
+        _unset(session, settings)
+
+
+def _unset(session: SparkSession, keys: Iterable[str]) -> None:
+    with contextlib.suppress(Exception):
+        for key in keys:
+            session.conf.unset(key)

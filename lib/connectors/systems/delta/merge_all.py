@@ -1,0 +1,234 @@
+"""The change log of a whole database becomes its tables: ``writeStream.foreachBatch(connectors.connect.merge_all(schema))``.
+
+Each table is merged as :mod:`.merge` does, with ledger entries in its own transactions; the ledger of the batch follows when
+all of its tables have it. So a batch that was interrupted is finished, and tables that had it already skip it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Problem
+from ...ground.options import Values
+from .change_log import Summary, records_of, summaries_of
+from .log_state import Alteration
+from .merge import MERGE, ChangeTable, ChangeTableCommitter
+from .sink import DeltaCommitter, known_columns
+from .tables import LEDGER, TABLES, TablesCommitter, TablesSink
+from .transaction import Merges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "connect.merge_all"
+CHANGES: Final = "_changes"
+_ALTERATIONS: Final = (
+    "at timestamp, batch bigint, table string, kind string, column string, before string, after string, policy string"
+)
+_log = logging.getLogger(f"connectors.{NAME}")
+
+
+def merge_all(
+    schema: str,
+    *,
+    routes: Mapping[str, str] | None = None,
+    on_schema_change: str = "lenient",
+    deletes: str = "hard",
+    optimize_every: int = 0,
+    **options: Any,
+) -> Callable[[DataFrame, int], None]:
+    r"""A function for ``writeStream.foreachBatch`` that keeps Delta tables equal to the tables of a change log.
+
+    The stream is ``connectors.connect`` with a connector such as Debezium's, over any number of tables; its values carry their
+    schemas. ``schema`` is where the tables are: a folder, if it has a slash, or a schema such as ``main.shop``. A table that is
+    new in the stream appears there; the page ``cdc.md`` says when the stream of PostgreSQL has it with all of its rows.
+
+    ``routes`` names tables by the pattern that their ``schema.table`` matches, with groups: ``{"shop\.(.*)": "shop_\1"}``;
+    the first pattern counts, and others keep their names. ``on_schema_change`` is ``lenient`` (new columns and wider types
+    come, and a column that was dropped stays), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops);
+    the table ``_changes`` tells what came. With ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted.
+    Tables are compacted every ``optimize_every`` batches; by default not at all.
+
+    Exactly-once for each table, as :func:`~connectors.connect.merge`, whose other options hold here for all tables;
+    ``keyColumns`` and ``fill`` are given by table.
+    """
+    from ... import foreach_batch
+
+    own = {
+        "path" if "/" in schema else "schema": schema,
+        "routes": dict(routes or {}),
+        "onSchemaChange": on_schema_change,
+        "deletes": deletes,
+        "optimizeEvery": optimize_every,
+    }
+    return foreach_batch(ChangeTables, {**own, **options})
+
+
+class ChangeTables(TablesSink):
+    """The sink behind :func:`merge_all`."""
+
+    name = NAME
+    options = TABLES | MERGE | Options(
+        routes=Json({}, dict, meaning='names of tables by a pattern of "schema.table": {"shop\\\\.(.*)": "shop_\\\\1"}'),
+        include=Names((), meaning="patterns of the tables that are merged; default: all"),
+        exclude=Names((), meaning="patterns of tables that are left out"),
+        keyColumns=Json({}, dict, meaning='columns that identify a row, by table: {"orders": ["id"], "*": ["uuid"]}'),
+        fill=Json({}, dict, meaning='values for rows that are older than a column, by table: {"orders": {"note": null}}'),
+        optimizeEvery=Int(0, at_least=0, meaning="the tables are compacted every so many batches; 0: never"),
+    )  # fmt: skip
+    conditions = "foreach_batch only; the changes come in the order of the log, and the whole log comes"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        for option in ("routes", "include", "exclude"):
+            for pattern in values[option]:
+                try:
+                    re.compile(pattern)
+                except re.error as error:
+                    yield Problem(option, f'has the pattern "{pattern}", which is not one: {error}.')
+        if not all(isinstance(name, str) and name for name in values["routes"].values()):
+            yield Problem("routes", 'must name a table for each pattern: {"shop\\\\.(.*)": "shop_\\\\1"}.')
+        for option, kind, example in (("keyColumns", list, '{"orders": ["id"]}'), ("fill", dict, '{"orders": {"note": null}}')):
+            if not all(isinstance(value, kind) for value in values[option].values()):
+                yield Problem(option, f"must be given by table: {example}.")
+
+    def committer(self) -> ChangeTablesCommitter:
+        return ChangeTablesCommitter(self)
+
+    def table_of(self, topic: str) -> str | None:
+        """The name of the table that ``topic`` feeds; ``None`` if it is left out."""
+        values, name = self.values, source_name(topic)
+        if values["include"] and not any(re.fullmatch(pattern, name) for pattern in values["include"]):
+            return None
+        if any(re.fullmatch(pattern, name) for pattern in values["exclude"]):
+            return None
+        for pattern, table in values["routes"].items():
+            if match := re.fullmatch(pattern, name):
+                return match.expand(table)
+        return name.rpartition(".")[2]
+
+
+def source_name(topic: str) -> str:
+    """The ``schema.table`` or ``database.table`` of a topic, which has a prefix in front of it."""
+    return ".".join(topic.split(".")[-2:])
+
+
+class ChangeTablesCommitter(TablesCommitter):
+    """Merges a batch into its tables, side by side, and records it."""
+
+    record = "table string, topic string, changes bigint, batch bigint"
+    taken = (LEDGER, CHANGES)
+
+    def __init__(self, sink: ChangeTables) -> None:
+        super().__init__(sink)
+        self.table_of = sink.table_of
+        self.tables: dict[str, _Table] = {}
+        """The tables that have been seen, by topic."""
+        self._merges = Merges()
+        self._is_known = False
+        self._grown = set[str]()
+        """The topics of tables that have grown since they were compacted."""
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        """Merges the changes that ``frame`` holds, and records the batch."""
+        records = records_of(frame).persist()
+        try:
+            spark = records.sparkSession
+            summaries, nothing = summaries_of(records)
+            self._add_tables(spark, summaries.keys())
+            own = {topic: table for topic, table in self.tables.items() if topic in summaries or table.awaits_end}
+            writes = {
+                table.name: partial(table.commit_topic, records, topic, summaries.get(topic, nothing))
+                for topic, table in own.items()
+            }
+            changes = {topic: summary.changes for topic, summary in summaries.items() if topic in own}
+            record = [(own[topic].name, topic, number, batch.number) for topic, number in changes.items()]
+            self.write_tables(spark, batch, writes, record)
+            self._grown |= changes.keys()
+            every = self.sink.values["optimizeEvery"]
+            if every and (batch.number + 1) % every == 0:
+                self._compact(spark)
+        finally:
+            records.unpersist()
+
+    def logs_of(self, spark: SparkSession, table: str) -> Sequence[DeltaCommitter]:
+        return [known.ledger for known in self.tables.values() if known.name == table]
+
+    def _add_tables(self, spark: SparkSession, topics: Set[str]) -> None:
+        """Adds the tables of ``topics``, and once a run those of earlier batches, whose initial snapshots may go on."""
+        recorded = {} if self._is_known else self._known_tables(spark)
+        for topic in sorted({*topics, *recorded} - self.tables.keys()):
+            table = self.table_of(topic)
+            if table != recorded.get(topic, table):
+                text = f"{source_name(topic)} has been merged into {recorded[topic]}, and is now {table or 'left out'}"
+                way_out = "leave routes, include and exclude as they were, or begin in another place with a new snapshot"
+                raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
+            if table is not None:
+                self._check_name(table, topic)
+                self.tables[topic] = _Table(self, table, topic, spark)
+        self._is_known = True
+
+    def _known_tables(self, spark: SparkSession) -> dict[str, str]:
+        """The tables of earlier runs, by topic. Makes the table of alterations, as two threads cannot do so at once."""
+        place = self.in_target(CHANGES)
+        if known_columns(spark, place.location, is_path=place.is_path) is None:
+            writer = spark.createDataFrame([], _ALTERATIONS).write.format("delta").mode("ignore")
+            writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
+        return {topic: table for table, topic in self.recorded(spark, "table", "topic")}
+
+    def _check_name(self, table: str, topic: str) -> None:
+        for other, known in self.tables.items():
+            if known.name.lower() == table.lower():
+                pattern, name = re.escape(source_name(topic)), source_name(topic).replace(".", "_")
+                text = f"makes one table {table} of {source_name(other)} and {source_name(topic)}; name one of them otherwise"
+                raise Misconfigured(NAME, [Problem("routes", f"{text}: {json.dumps({pattern: name})}.")])
+            for one, beside in ((known.name, table), (table, known.name)):
+                if f"{one}_deleted".lower() == beside.lower():
+                    text = f"keeps the deleted keys of {one} in {beside}, which is a table of its own; give that another name."
+                    raise Misconfigured(NAME, [Problem("routes", text)])
+
+    def _compact(self, spark: SparkSession) -> None:
+        """Compacts what has grown. A failure, such as another writer at the same time, costs no row."""
+        for topic in sorted(self._grown):
+            try:
+                spark.sql(f"OPTIMIZE {self.tables[topic].place.sql}").collect()
+            except Exception as error:
+                _log.warning("%s was not compacted: %s", self.tables[topic].name, next(iter(str(error).splitlines()), error))
+        self._grown.clear()
+
+
+class _Table(ChangeTableCommitter):
+    """One table of a database."""
+
+    def __init__(self, database: ChangeTablesCommitter, name: str, topic: str, spark: SparkSession) -> None:
+        values, self.name, self.place = database.sink.values, name, database.place(name)
+        own: dict[str, Any] = {option: values[option] for option in MERGE.declared if values[option] is not None}
+        for option in ("keyColumns", "fill"):
+            if value := values[option].get(name, values[option].get("*")):
+                own[option] = value
+        place = {"path" if self.place.is_path else "table": self.place.location}
+        sink = ChangeTable.of({**own, **place, "topic": topic, "sinkId": database.sink.sink_id()})
+        super().__init__(sink, spark, database._merges)  # type: ignore[arg-type]
+        self._changes = database.log_of(database.in_target(CHANGES), f"{sink.sink_id()}:{topic}", spark)
+
+    def commit_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
+        """Merges what ``records`` have of ``topic``. Raises :class:`Misconfigured` for values that do not carry a schema."""
+        if None in summary.schemas:
+            text = f"of {topic} carry no schema: set value.converter.schemas.enable=true of the connector."
+            raise Misconfigured(NAME, [Problem("values", text)])
+        super().commit_topic(records, topic, summary, batch)
+
+    def on_alterations(self, spark: SparkSession, alterations: Sequence[Alteration], batch: Batch) -> None:
+        """Tells them in the table ``_changes``, once."""
+        from pyspark.sql import functions as F
+
+        policy = self.values["onSchemaChange"]
+        rows = [(None, batch.number, self.name, *alteration, policy) for alteration in alterations]
+        record = spark.createDataFrame(rows, _ALTERATIONS).withColumn("at", F.current_timestamp())
+        self._changes.commit_frame(record, replace(batch, sink_id=self._changes.sink.sink_id()))

@@ -1,0 +1,176 @@
+"""What sinks of many Delta tables share: where the tables are, the ledger beside them, and how they are written side by side.
+
+Each batch is one transaction in each table that has rows in it, under a ``txnAppId`` and ``txnVersion``: Delta skips a
+transaction that an interrupted batch has already written. The ledger is a table ``_batches`` beside them; it records a batch
+after all of its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from ...core import (
+    Batch,
+    CommitRefused,
+    Committable,
+    ConnectorError,
+    Fatal,
+    Misconfigured,
+    Options,
+    Problem,
+    Sink,
+    SinkWriter,
+    Text,
+)
+from ...core.datasets import Dataset, of_location
+from ...core.ledger import Entry, ReplayPolicy, decide
+from ...formats.base import quoted
+from .sink import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns
+from .transaction import TablePlace
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEDGER: Final = "_batches"
+_SIDE_BY_SIDE: Final = 4
+"""The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
+_MISSING_BATCHES: Final = ReplayPolicy(on_missing_batches="continue")
+"""Not every batch has rows of every table."""
+TABLES: Final = Options(
+    path=Text(None, alternatives=("schema",), meaning="the folder of all tables"),
+    schema=Text(None, meaning="the schema of all tables, such as main.shop"),
+)
+"""The place of all tables, by one of two options."""
+
+
+class TablesSink(Sink):
+    """The base of sinks that write many Delta tables, by ``foreach_batch`` alone."""
+
+    def target(self) -> str:
+        return str(self.values["path"] or self.values["schema"])
+
+    def datasets(self) -> Sequence[Dataset]:
+        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["schema"])]
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])
+
+
+class TablesCommitter(RecordingCommitter):
+    """Writes the tables of a batch side by side, and then the ledger."""
+
+    record: str
+    """The columns of the ledger, of which ``table`` is the first."""
+    taken: Sequence[str] = (LEDGER,)
+    """Names that tables cannot have."""
+
+    def __init__(self, sink: TablesSink) -> None:
+        self.sink = sink
+        self.ledger = self.log_of(self.in_target(LEDGER), sink.sink_id())
+        self._asked = set[str]()
+        """The tables of which Delta skips no batch that it ought to write, by their history."""
+
+    def write_tables(
+        self,
+        spark: SparkSession,
+        batch: Batch,
+        writes: Mapping[str, Callable[[Batch], None]],
+        record: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Writes each table by its call of ``writes``, and then the ledger, with the rows of ``record``."""
+        if batch.claim is not None:  # before the tables, as what comes before the first batch
+            self._record(spark, [], replace(batch, number=batch.number - 1))
+        batch = replace(batch, claim=None)
+        if new := writes.keys() - self._asked:
+            self.check_names(spark, self._asked | writes.keys())
+        connector = f"connectors.{self.sink.name}"
+        side_by_side(spark, {name: partial(self._check_history, spark, batch, name) for name in new}, connector)
+        self._asked |= writes.keys()
+        side_by_side(spark, {name: partial(write, batch) for name, write in writes.items()}, connector)
+        self._record(spark, record, batch)
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        """Records only. The ledger may be gone."""
+        from pyspark.sql import SparkSession
+
+        self._record(SparkSession.active(), [], Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
+
+    def logs_of(self, spark: SparkSession, table: str) -> Sequence[DeltaCommitter]:
+        """The histories of ``table`` that tell which batches it has."""
+        return [self.log_of(self.place(table), self.sink.sink_id(), spark)]
+
+    def place(self, table: str) -> TablePlace:
+        """The place of ``table``, by its name in the stream."""
+        is_path = bool(self.sink.values["path"])
+        name = quote(table, safe=" $.-") if is_path else table
+        # A schema does not tell upper from lower case.
+        is_taken = (name if is_path else name.lower()) in (".", "..", *self.taken)
+        return self.in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_taken else name)
+
+    def in_target(self, name: str) -> TablePlace:
+        """The place of the table that is called ``name`` there."""
+        if path := self.sink.values["path"]:
+            return TablePlace(f"{str(path).rstrip('/')}/{name}", is_path=True)
+        return TablePlace(f"{self.sink.values['schema']}.{quoted(name)}", is_path=False)
+
+    def log_of(self, place: TablePlace, sink_id: str, spark: SparkSession | None = None) -> DeltaCommitter:
+        """The ledger in the history of the table at ``place``."""
+        sink = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
+        return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
+
+    def recorded(self, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
+        """The values of ``columns`` in the ledger, each once."""
+        place = self.in_target(LEDGER)
+        if known_columns(spark, place.location, is_path=place.is_path) is None:
+            return []
+        rows = spark.sql(f"SELECT DISTINCT {', '.join(map(quoted, columns))} FROM {place.sql}")
+        return [tuple(row) for row in rows.collect()]
+
+    def check_names(self, spark: SparkSession, tables: Set[str]) -> None:
+        """Raises :class:`Fatal` for two tables that would be one in a schema, which does not tell upper from lower case."""
+        if self.sink.values["path"]:
+            return
+        seen: dict[str, str] = {}
+        for table in sorted(tables | {table for (table,) in self.recorded(spark, "table")}):
+            if (other := seen.setdefault(table.lower(), table)) != table:
+                text = f"the tables {other} and {table} would be one in the schema {self.sink.values['schema']}"
+                raise Fatal(text, connector=f"connectors.{self.sink.name}", way_out="leave one out of tables, or give a path")
+
+    def _record(self, spark: SparkSession, rows: Sequence[tuple[Any, ...]], batch: Batch) -> None:
+        self.ledger.commit_frame(spark.createDataFrame(rows, self.record), batch)
+
+    def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
+        """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
+        for log in self.logs_of(spark, table):
+            if last := log.last(batch.query):
+                decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
+
+
+def side_by_side(spark: SparkSession, writes: Mapping[str, Callable[[], None]], connector: str) -> None:
+    """Runs all of ``writes``, also when some of them fail: those are named then."""
+    from pyspark import inheritable_thread_target
+
+    inherit: Any = inheritable_thread_target
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        # They belong to the query, and end with it. Each has properties of its own, where Spark notes what a thread is doing.
+        running = {name: threads.submit(inherit(spark)(write)) for name, write in writes.items()}
+    failed = {name: error for name, future in running.items() if (error := future.exception()) is not None}
+    for error in failed.values():
+        alone = len(writes) == 1 and isinstance(error, ConnectorError)
+        if alone or isinstance(error, CommitRefused) or not isinstance(error, Exception):  # a refusal is of the whole batch
+            raise error
+        details = "; ".join(f"{table}: {_text(wrong)}" for table, wrong in failed.items())
+        raise Fatal(f"{len(failed)} of {len(writes)} tables are not written, {details}", connector=connector) from error
+
+
+def _text(error: BaseException) -> str:
+    """All of an error of the library, and the first line of any other."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines if isinstance(error, ConnectorError) else lines[:1]) or type(error).__name__
