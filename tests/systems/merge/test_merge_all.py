@@ -150,6 +150,23 @@ def test_deleted_rows_stay_if_asked_for_and_say_when(tables: Tables) -> None:
 
 
 @pytest.mark.soak
+def test_the_time_of_a_deletion_is_never_in_a_column_of_the_source(tables: Tables) -> None:
+    (orders,) = databases("orders")
+    orders.fields["deleted_at"] = {"type": "string", "optional": True}
+    tables.merge(orders.upsert(id=1, name="a", amount=1, deleted_at="by the shop"))
+    del orders.fields["deleted_at"]
+    batch = [orders.delete(1)]
+    tables.restart(deletes="soft")
+    with pytest.raises(Misconfigured, match=r"deletedColumn +names a column that prefix.shop.orders has, or has had"):
+        tables.merge(*batch, number=1)
+    tables.restart(deletedColumn="removed_at")
+    tables.merge(*batch, number=1)
+    (row,) = tables.rows("orders")
+    assert row["deleted_at"] == "by the shop"
+    assert row["removed_at"] is not None
+
+
+@pytest.mark.soak
 def test_rows_of_an_interrupted_snapshot_stay_too_if_asked_for(tables: Tables) -> None:
     orders, users = databases("orders", "users")
     tables.restart(deletes="soft")

@@ -249,7 +249,8 @@ class ChangeTableCommitter(RecordingCommitter):
         own = {name.lower() for name in (self.position, self.deleted) if name}
         if taken := [name for name in changes.columns if name.lower() in own]:
             option = "positionColumn" if taken[0].lower() == self.position.lower() else "deletedColumn"
-            raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {taken[0]}.")])
+            way_out = "Name it otherwise there or by a transform; a new table takes another name for this option, too."
+            raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {taken[0]}. {way_out}")])
         changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
@@ -283,21 +284,32 @@ class ChangeTableCommitter(RecordingCommitter):
             self._claim(batch)
         if not self._is_known:
             if self._types is not None:
-                if self.deleted is not None and self.deleted not in spark.table(self._name()).columns:
-                    spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
                 properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
                 if STATE_PROPERTY in properties:
                     self._state = LogState.of(properties[STATE_PROPERTY], self._location())
+                self._add_deleted_column(spark)
                 if _FILL in properties:
                     self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
             self._is_known = True
         if (state := self._state) is not None:
+            if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
+                state = state.behind(last.batch)
+            self._note(spark, state.of_query(batch.query))
+
+    def _add_deleted_column(self, spark: SparkSession) -> None:
+        """Adds the column that tells which rows are deleted. The state has its name first: no column of the source is it."""
+        columns = [name.lower() for name in spark.table(self._name()).columns]
+        if (state := self._state) is not None:
             if state.deleted not in (None, self.deleted):
                 text = f"must be soft, with deletedColumn={state.deleted}, which tells the deleted rows of the table."
                 raise Misconfigured(NAME, [Problem("deletes", text)])
-            if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
-                state = state.behind(last.batch)
-            self._note(spark, replace(state.of_query(batch.query), deleted=self.deleted))
+            own = {*columns, *map(str.lower, state.columns)}
+            if self.deleted is not None and state.deleted is None and self.deleted.lower() in own:
+                text = f"names a column that {state.topic} has, or has had: {self.deleted}. Give it another name."
+                raise Misconfigured(NAME, [Problem("deletedColumn", text)])
+            self._note(spark, replace(state, deleted=self.deleted))
+        if self.deleted is not None and self.deleted.lower() not in columns:
+            spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
 
     def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> Changes:
         """Makes the table, or lets it follow its source, as onSchemaChange says. The changes then have columns of the table."""
