@@ -233,6 +233,22 @@ def test_a_value_that_does_not_fit_a_table_which_stays_as_it_is_stops_the_query(
 
 
 @pytest.mark.soak
+def test_rows_that_came_while_their_column_was_left_out_do_not_get_its_default(tables: Tables) -> None:
+    (orders,) = databases("orders")
+    tables.restart(on_schema_change="ignore")
+    tables.merge(orders.upsert(id=1, name="a", amount=1))
+    orders.fields["extra"] = {"type": "int32", "optional": True, "default": 5}
+    tables.merge(orders.upsert(id=2, name="b", amount=2, extra=7))
+    tables.restart(on_schema_change="lenient")
+    batch = [orders.upsert(id=3, name="c", amount=3, extra=9)]
+    with pytest.raises(Misconfigured, match="without the column extra, which the rows had in the log"):
+        tables.merge(*batch, number=2)
+    tables.restart(fill={"orders": {"extra": None}})
+    tables.merge(*batch, number=2)
+    assert [row["extra"] for row in tables.rows("orders")] == [None, None, 9]
+
+
+@pytest.mark.soak
 def test_a_query_that_shall_stop_at_a_change_of_columns_stops_before_its_rows(tables: Tables) -> None:
     (orders,) = databases("orders")
     tables.restart(on_schema_change="exception")

@@ -367,8 +367,9 @@ class ChangeTableCommitter(RecordingCommitter):
         """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
         from pyspark.sql import functions as F
 
-        if name in changes.required and spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect():
-            raise unknown_value(name)
+        is_left_out = self._state is not None and name in self._state.columns and name not in self.values["fill"]
+        if (is_left_out or name in changes.required) and spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect():
+            raise self._left_out(name) if is_left_out else unknown_value(name)
         fill = None
         if (default := changes.defaults.get(name)) is not None:
             text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
@@ -377,6 +378,13 @@ class ChangeTableCommitter(RecordingCommitter):
         spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
         if fill is not None:
             self._finish_filling(spark, fill)
+
+    def _left_out(self, name: str) -> Misconfigured:
+        text = (
+            f"the table has been without the column {name}, which the rows had in the log: their values are not known. Give "
+            f'fill={{"{name}": null}}, which leaves them empty until the rows change, or come by a new snapshot.'
+        )
+        return Misconfigured(NAME, [Problem("fill", text)])
 
     def _finish_filling(self, spark: SparkSession, fill: Mapping[str, str]) -> None:
         """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
