@@ -265,6 +265,33 @@ def test_a_query_that_shall_stop_at_a_change_of_columns_stops_before_its_rows(ta
 
 
 @pytest.mark.soak
+def test_a_column_that_came_and_went_within_a_batch_is_a_change_too(tables: Tables) -> None:
+    (orders,) = databases("orders")
+    tables.restart(on_schema_change="exception")
+    tables.merge(orders.upsert(id=1, name="a", amount=1))
+    orders.fields["extra"] = {"type": "int32", "optional": True}
+    batch = [orders.upsert(id=2, name="b", amount=2, extra=3)]
+    del orders.fields["extra"]
+    batch.append(orders.upsert(id=3, name="c", amount=3))
+    with pytest.raises(Fatal, match=r"has changed: add\.column extra int"):
+        tables.merge(*batch, number=1)
+    tables.restart(on_schema_change="lenient")
+    tables.merge(*batch, number=1)
+    assert alterations(tables)[1:] == [("orders", "add.column", "extra", None, "int")]
+    assert [row["extra"] for row in tables.rows("orders")] == [None, 3, None]
+
+
+@pytest.mark.soak
+def test_a_new_table_asks_for_what_the_log_does_not_tell_also_if_it_shall_stay_as_it_is(tables: Tables) -> None:
+    (orders,) = databases("orders")
+    tables.restart(on_schema_change="ignore")
+    batch = [orders.upsert(id=1, name="a", amount=1)]
+    orders.fields["extra"] = {"type": "int32", "optional": False}
+    with pytest.raises(Misconfigured, match="rows have that are older than the new column extra"):
+        tables.merge(*batch, orders.upsert(id=2, name="b", amount=2, extra=3))
+
+
+@pytest.mark.soak
 def test_routes_name_tables_and_others_are_left_out(tables: Tables) -> None:
     topics = ("p.shop_eu.orders", "p.shop_us.orders", "p.shop_us.users", "p.shop_us.secrets", "p.hr.salaries")
     sources = [Database(topic=topic) for topic in topics]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,7 +185,7 @@ class ChangeTableCommitter(RecordingCommitter):
     def _merge_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
         own = records.where(records["topic"] == topic)
         fills = self.values["fill"]
-        if self.values["onSchemaChange"] == "ignore":  # no value is needed for a column that does not come
+        if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
         changes = changes_of(own, summary.schemas, self._schema(), self._types, fills)
         self._apply(changes, topic, summary, batch, records.sparkSession)
@@ -323,7 +323,9 @@ class ChangeTableCommitter(RecordingCommitter):
         state = self._state
         assert state is not None
         alterations = state.alterations(changes.declared)
-        policy = self.values["onSchemaChange"] if state.columns else "lenient"
+        policy = self._policy()
+        if policy != "ignore":
+            alterations += _passing_alterations(changes, types, {alteration.column for alteration in alterations})
         if alterations and policy == "exception":
             raise Fatal(
                 f"the table behind {topic} has changed: {'; '.join(map(str, alterations))}",
@@ -342,6 +344,10 @@ class ChangeTableCommitter(RecordingCommitter):
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
         self._note(spark, replace(state, columns=changes.declared))
         return changes
+
+    def _policy(self) -> str:
+        """What onSchemaChange says; the first schema of a table makes it."""
+        return str(self.values["onSchemaChange"]) if self._state is not None and self._state.columns else "lenient"
 
     def _claim(self, batch: Batch) -> None:
         """Makes the claim of a query's first batch, as of the batch before it: what follows alters the table and its notes."""
@@ -559,6 +565,18 @@ def deleted_beside(location: str) -> str:
     """Where the deleted keys of the table at ``location``, a folder or a name in SQL, are remembered."""
     place = location.rstrip("/")
     return f"{place[:-1]}_deleted`" if "/" not in place and place.endswith("`") else f"{place}_deleted"
+
+
+def _passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[str | None]) -> list[Alteration]:
+    """What the table would follow beside the alterations of ``known`` columns: it came and went within the batch."""
+    pairs = [(name, types.get(name.lower()), kind) for name, kind in changes.columns.items() if name not in known]
+    return [
+        Alteration("add.column", name, None, kind.simpleString())
+        if before is None
+        else Alteration("alter.column.type", name, before.simpleString(), kind.simpleString())
+        for name, before, kind in pairs
+        if before != kind
+    ]
 
 
 def _with_columns(changes: Changes, types: Mapping[str, Any]) -> Changes:
