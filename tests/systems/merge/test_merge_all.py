@@ -318,6 +318,28 @@ def test_two_tables_that_would_be_one_are_refused(
 
 
 @pytest.mark.soak
+def test_two_queries_with_sink_ids_of_their_own_may_share_a_folder(tables: Tables) -> None:
+    """The log of the one does not end the snapshot of the other."""
+    orders, items = Database(topic="p.a.orders"), Database(topic="q.b.items")
+    for key in range(3):
+        orders.upsert(id=key, name="a", amount=key)
+    tables.restart(sinkId="one", include=[r"a\..*"])
+    tables.merge(*orders.snapshot(only=2))
+    other = Tables(tables.spark, tables.path, sinkId="two")
+    other.merge(items.upsert(id=1, name="b", amount=1))
+    orders.delete(1)
+    again = orders.snapshot()
+    again[0]["headers"] = AGAIN
+    tables.restart()
+    tables.merge(*again)
+    tables.merge(orders.upsert(id=7, name="streamed", amount=7))
+    assert tables.rows("orders") == expected(orders)
+    with pytest.raises(Misconfigured, match=r"makes items of p\.a\.items, and it is a table of q\.b\.items"):
+        tables.merge(Database(topic="p.a.items").upsert(id=2, name="a", amount=1))
+    assert other.rows("items") == expected(items)
+
+
+@pytest.mark.soak
 def test_a_table_stays_where_it_is(tables: Tables) -> None:
     """Its rows until now would be missing in another place."""
     (orders,) = databases("orders")

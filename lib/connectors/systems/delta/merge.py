@@ -170,6 +170,9 @@ class ChangeTableCommitter(RecordingCommitter):
         """True while the table needs to see each batch: its initial snapshot goes on, or that is not known yet."""
         return not self._is_known or (self._state is not None and self._state.snapshot is not None)
 
+    def check_state(self, state: LogState) -> None:
+        """Is called with the state of the table, once a run, before the run alters anything."""
+
     def on_alterations(self, spark: SparkSession, alterations: Sequence[Alteration], batch: Batch) -> None:
         """Is called before the table follows ``alterations`` of its source. A batch that is done again calls it again."""
 
@@ -287,6 +290,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
                 if STATE_PROPERTY in properties:
                     self._state = LogState.of(properties[STATE_PROPERTY], self._location())
+                    self.check_state(self._state)
                 self._add_deleted_column(spark)
                 if _FILL in properties:
                     self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))

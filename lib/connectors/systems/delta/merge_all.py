@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Problem
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
-from .log_state import Alteration
+from .log_state import Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, known_columns
 from .tables import LEDGER, TABLES, TablesCommitter, TablesSink
@@ -122,7 +122,7 @@ def source_name(topic: str) -> str:
 class ChangeTablesCommitter(TablesCommitter):
     """Merges a batch into its tables, side by side, and records it."""
 
-    record = "table string, topic string, changes bigint, batch bigint"
+    record = "table string, topic string, changes bigint, batch bigint, sink string"
     taken = (LEDGER, CHANGES)
 
     def __init__(self, sink: ChangeTables) -> None:
@@ -147,8 +147,9 @@ class ChangeTablesCommitter(TablesCommitter):
                 table.name: partial(table.commit_topic, records, topic, summaries.get(topic, nothing))
                 for topic, table in own.items()
             }
+            sink_id = self.sink.sink_id()
             changes = {topic: summary.changes for topic, summary in summaries.items() if topic in own}
-            record = [(own[topic].name, topic, number, batch.number) for topic, number in changes.items()]
+            record = [(own[topic].name, topic, number, batch.number, sink_id) for topic, number in changes.items()]
             self.write_tables(spark, batch, writes, record)
             self._grown |= changes.keys()
             every = self.sink.values["optimizeEvery"]
@@ -180,7 +181,8 @@ class ChangeTablesCommitter(TablesCommitter):
         if known_columns(spark, place.location, is_path=place.is_path) is None:
             writer = spark.createDataFrame([], _ALTERATIONS).write.format("delta").mode("ignore")
             writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
-        return {topic: table for table, topic in self.recorded(spark, "table", "topic")}
+        recorded = self.recorded(spark, "table", "topic", "sink")
+        return {topic: table for table, topic, sink in recorded if sink == self.sink.sink_id()}
 
     def _check_name(self, table: str, topic: str) -> None:
         for other, known in self.tables.items():
@@ -223,6 +225,12 @@ class _Table(ChangeTableCommitter):
             text = f"of {topic} carry no schema: set value.converter.schemas.enable=true of the connector."
             raise Misconfigured(NAME, [Problem("values", text)])
         super().commit_topic(records, topic, summary, batch)
+
+    def check_state(self, state: LogState) -> None:
+        """Raises :class:`Misconfigured` for a table that another query, or an earlier one, feeds from another topic."""
+        if state.topic != self.values["topic"]:
+            text = f"makes {self.name} of {self.values['topic']}, and it is a table of {state.topic}; give it another name."
+            raise Misconfigured(NAME, [Problem("routes", text)])
 
     def on_alterations(self, spark: SparkSession, alterations: Sequence[Alteration], batch: Batch) -> None:
         """Tells them in the table ``_changes``, once."""
