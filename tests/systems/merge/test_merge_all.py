@@ -306,6 +306,7 @@ def test_routes_name_tables_and_others_are_left_out(tables: Tables) -> None:
     [
         ({}, ("p.a.orders", "p.b.Orders"), r'one table Orders of a\.orders and b\.Orders; .*b\\\\.Orders": "b_Orders"'),
         ({}, ("p.a.orders", "p.a.orders_deleted"), "deleted keys of orders in orders_deleted"),
+        ({}, ("p.a.dbo.orders", "p.b.dbo.orders"), r"of the topics p\.a\.dbo\.orders and p\.b\.dbo\.orders, and no route"),
     ],
 )
 def test_two_tables_that_would_be_one_are_refused(
@@ -336,7 +337,22 @@ def test_two_queries_with_sink_ids_of_their_own_may_share_a_folder(tables: Table
     assert tables.rows("orders") == expected(orders)
     with pytest.raises(Misconfigured, match=r"makes items of p\.a\.items, and it is a table of q\.b\.items"):
         tables.merge(Database(topic="p.a.items").upsert(id=2, name="a", amount=1))
+    with pytest.raises(Misconfigured, match="deleted keys of items in items_deleted"):
+        tables.merge(Database(topic="p.a.items_deleted").upsert(id=2, name="a", amount=1))
     assert other.rows("items") == expected(items)
+
+
+@pytest.mark.soak
+def test_a_new_table_is_the_one_that_takes_another_name(tables: Tables) -> None:
+    """That of a table which has rows would stop the query."""
+    old, new = Database(topic="p.b.orders"), Database(topic="p.a.orders")
+    tables.merge(old.upsert(id=1, name="a", amount=1))
+    tables.restart()
+    with pytest.raises(Misconfigured, match=r'name one of them otherwise: {"a\\\\.orders": "a_orders"}'):
+        tables.merge(new.upsert(id=1, name="b", amount=1), number=1)
+    tables.restart(routes={r"a\.orders": "a_orders"})
+    tables.merge(new.upsert(id=1, name="b", amount=1), number=1)
+    assert tables.rows("a_orders") == expected(new)
 
 
 @pytest.mark.soak
@@ -372,7 +388,7 @@ def test_values_without_schemas_and_tables_without_keys_are_refused_with_a_way_o
         tables.merge(plain.upsert(id=1, name="a", amount=1), number=0)
     record = {**keyless.upsert(id=1, name="a", amount=1), "key": None}
     tables.restart()
-    with pytest.raises(Misconfigured, match="name the columns that identify a row"):
+    with pytest.raises(Misconfigured, match=r"name the columns that identify a row\. The table is keyless"):
         tables.merge(record, number=0)
     tables.restart(keyColumns={"keyless": ["id"]})
     tables.merge(record, {**keyless.upsert(id=1, name="b", amount=1), "key": None}, number=0)

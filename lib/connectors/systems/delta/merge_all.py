@@ -132,6 +132,8 @@ class ChangeTablesCommitter(TablesCommitter):
         """The tables that have been seen, by topic."""
         self._merges = Merges()
         self._is_known = False
+        self._others = set[str]()
+        """The tables of other queries in the same place."""
         self._grown = set[str]()
         """The topics of tables that have grown since they were compacted."""
 
@@ -164,7 +166,7 @@ class ChangeTablesCommitter(TablesCommitter):
     def _add_tables(self, spark: SparkSession, topics: Set[str]) -> None:
         """Adds the tables of ``topics``, and once a run those of earlier batches, whose initial snapshots may go on."""
         recorded = {} if self._is_known else self._known_tables(spark)
-        for topic in sorted({*topics, *recorded} - self.tables.keys()):
+        for topic in sorted({*topics, *recorded} - self.tables.keys(), key=lambda topic: (topic not in recorded, topic)):
             table = self.table_of(topic)
             if table != recorded.get(topic, table):
                 text = f"{source_name(topic)} has been merged into {recorded[topic]}, and is now {table or 'left out'}"
@@ -181,18 +183,24 @@ class ChangeTablesCommitter(TablesCommitter):
         if known_columns(spark, place.location, is_path=place.is_path) is None:
             writer = spark.createDataFrame([], _ALTERATIONS).write.format("delta").mode("ignore")
             writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
-        recorded = self.recorded(spark, "table", "topic", "sink")
-        return {topic: table for table, topic, sink in recorded if sink == self.sink.sink_id()}
+        recorded, own = self.recorded(spark, "table", "topic", "sink"), self.sink.sink_id()
+        self._others = {table for table, _, sink in recorded if sink != own}
+        return {topic: table for table, topic, sink in recorded if sink == own}
 
     def _check_name(self, table: str, topic: str) -> None:
         for other, known in self.tables.items():
             if known.name.lower() == table.lower():
                 pattern, name = re.escape(source_name(topic)), source_name(topic).replace(".", "_")
                 text = f"makes one table {table} of {source_name(other)} and {source_name(topic)}; name one of them otherwise"
-                raise Misconfigured(NAME, [Problem("routes", f"{text}: {json.dumps({pattern: name})}.")])
-            for one, beside in ((known.name, table), (table, known.name)):
+                text = f"{text}: {json.dumps({pattern: name})}."
+                if source_name(other) == source_name(topic):
+                    text = f"makes one table {table} of the topics {other} and {topic}, and no route tells them apart."
+                    text = f"{text} Write one of them by a query of its own, to another place."
+                raise Misconfigured(NAME, [Problem("routes", text)])
+        for other_name in sorted(self._others.union(known.name for known in self.tables.values())):
+            for one, beside in ((other_name, table), (table, other_name)):
                 if f"{one}_deleted".lower() == beside.lower():
-                    text = f"keeps the deleted keys of {one} in {beside}, which is a table of its own; give that another name."
+                    text = f"keeps the deleted keys of {one} in {beside}, which is a table of its own; name {table} otherwise."
                     raise Misconfigured(NAME, [Problem("routes", text)])
 
     def _compact(self, spark: SparkSession) -> None:
@@ -224,7 +232,11 @@ class _Table(ChangeTableCommitter):
         if None in summary.schemas:
             text = f"of {topic} carry no schema: set value.converter.schemas.enable=true of the connector."
             raise Misconfigured(NAME, [Problem("values", text)])
-        super().commit_topic(records, topic, summary, batch)
+        try:
+            super().commit_topic(records, topic, summary, batch)
+        except Misconfigured as error:
+            problems = [replace(problem, text=f"{problem.text} The table is {self.name}.") for problem in error.problems]
+            raise Misconfigured(NAME, problems) from error
 
     def check_state(self, state: LogState) -> None:
         """Raises :class:`Misconfigured` for a table that another query, or an earlier one, feeds from another topic."""
