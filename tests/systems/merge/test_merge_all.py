@@ -335,10 +335,10 @@ def test_two_queries_with_sink_ids_of_their_own_may_share_a_folder(tables: Table
     tables.merge(*again)
     tables.merge(orders.upsert(id=7, name="streamed", amount=7))
     assert tables.rows("orders") == expected(orders)
-    with pytest.raises(Misconfigured, match=r"makes items of p\.a\.items, and it is a table of q\.b\.items"):
-        tables.merge(Database(topic="p.a.items").upsert(id=2, name="a", amount=1))
+    with pytest.raises(Fatal, match=r"makes items of p\.a\.items, and it is a table of q\.b\.items"):
+        tables.merge(Database(topic="p.a.items").upsert(id=2, name="a", amount=1), number=3)
     with pytest.raises(Misconfigured, match="deleted keys of items in items_deleted"):
-        tables.merge(Database(topic="p.a.items_deleted").upsert(id=2, name="a", amount=1))
+        tables.merge(Database(topic="p.a.items_deleted").upsert(id=2, name="a", amount=1), number=3)
     assert other.rows("items") == expected(items)
 
 
