@@ -164,19 +164,19 @@ def summaries_of(records: DataFrame) -> tuple[dict[str, Summary], Summary]:
     )
     again = max((row["again"] for row in found if row["again"] is not None), default=None)
     rows = [row for row in found if row["changes"] and not re.search(_DEBEZIUM_ONLY, row["schema"] or "")]
-    nothing = Summary(streams=any(row["streams"] for row in rows), again=again)
+    empty = Summary(streams=any(row["streams"] for row in rows), again=again)
     by_topic: dict[str, list[Any]] = {}
     for row in sorted(rows, key=lambda row: row["last"]):
         by_topic.setdefault(row["topic"], []).append(row)
-    return {topic: _summary(own, nothing) for topic, own in sorted(by_topic.items())}, nothing
+    return {topic: _summary(own, empty) for topic, own in sorted(by_topic.items())}, empty
 
 
-def _summary(rows: Sequence[Any], nothing: Summary) -> Summary:
+def _summary(rows: Sequence[Any], empty: Summary) -> Summary:
     def any_of(name: str) -> bool:
         return any(row[name] for row in rows)
 
     return replace(
-        nothing,
+        empty,
         schemas=[row["schema"] for row in rows],
         keys=sorted({tuple(key) for row in rows for key in row["keys"] if key}),
         changes=sum(row["number"] for row in rows),

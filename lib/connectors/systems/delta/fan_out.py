@@ -72,7 +72,7 @@ class DeltaTables(TablesSink):
 class DeltaTablesCommitter(TablesCommitter):
     """Writes the rows of a batch into their tables."""
 
-    record = "table string, schema string, rows bigint, batch bigint"
+    columns = "table string, schema string, rows bigint, batch bigint"
 
     def __init__(self, sink: DeltaTables) -> None:
         super().__init__(sink)

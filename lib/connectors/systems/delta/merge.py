@@ -140,11 +140,11 @@ class ChangeTableCommitter(RecordingCommitter):
         """Merges the changes that ``frame`` holds, and records the batch."""
         records = records_of(frame).persist()
         try:
-            summaries, nothing = summaries_of(records)
-            with self._looking_anew():
+            summaries, empty = summaries_of(records)
+            with self._attempt():
                 self._read_table(records.sparkSession, batch)
                 topic = self._topic(sorted(summaries))
-                summary = nothing if topic is None else summaries.get(topic, nothing)
+                summary = empty if topic is None else summaries.get(topic, empty)
                 if summary.schemas and topic is not None:
                     self._merge_topic(records, topic, summary, batch)
                     return
@@ -158,7 +158,7 @@ class ChangeTableCommitter(RecordingCommitter):
     def commit_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
         """Merges what ``records`` (of ``records_of``) have of ``topic``. Records the batch if it alters the table."""
         spark = records.sparkSession
-        with self._looking_anew():
+        with self._attempt():
             self._read_table(spark, batch)
             if summary.schemas:
                 self._merge_topic(records, topic, summary, batch)
@@ -177,7 +177,7 @@ class ChangeTableCommitter(RecordingCommitter):
         """Is called before the table follows ``alterations`` of its source. A batch that is done again calls it again."""
 
     @contextlib.contextmanager
-    def _looking_anew(self) -> Iterator[None]:
+    def _attempt(self) -> Iterator[None]:
         """Behind a failure, what was done before it is seen anew."""
         try:
             yield

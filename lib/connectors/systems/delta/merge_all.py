@@ -122,8 +122,8 @@ def source_name(topic: str) -> str:
 class ChangeTablesCommitter(TablesCommitter):
     """Merges a batch into its tables, side by side, and records it."""
 
-    record = "table string, topic string, changes bigint, batch bigint, sink string"
-    taken = (LEDGER, CHANGES)
+    columns = "table string, topic string, changes bigint, batch bigint, sink string"
+    own_tables = (LEDGER, CHANGES)
 
     def __init__(self, sink: ChangeTables) -> None:
         super().__init__(sink)
@@ -134,26 +134,26 @@ class ChangeTablesCommitter(TablesCommitter):
         self._is_known = False
         self._others = set[str]()
         """The tables of other queries in the same place."""
-        self._grown = set[str]()
-        """The topics of tables that have grown since they were compacted."""
+        self._candidates = set[str]()
+        """The topics of tables that may be compacted: they have got rows since the last time."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Merges the changes that ``frame`` holds, and records the batch."""
         records = records_of(frame).persist()
         try:
             spark = records.sparkSession
-            summaries, nothing = summaries_of(records)
+            summaries, empty = summaries_of(records)
             self._add_tables(spark, summaries.keys())
             own = {topic: table for topic, table in self.tables.items() if topic in summaries or table.awaits_end}
             writes = {
-                table.name: partial(table.commit_topic, records, topic, summaries.get(topic, nothing))
+                table.name: partial(table.commit_topic, records, topic, summaries.get(topic, empty))
                 for topic, table in own.items()
             }
             sink_id = self.sink.sink_id()
             changes = {topic: summary.changes for topic, summary in summaries.items() if topic in own}
             record = [(own[topic].name, topic, number, batch.number, sink_id) for topic, number in changes.items()]
             self.write_tables(spark, batch, writes, record)
-            self._grown |= changes.keys()
+            self._candidates |= changes.keys()
             every = self.sink.values["optimizeEvery"]
             if every and (batch.number + 1) % every == 0:
                 self._compact(spark)
@@ -165,11 +165,11 @@ class ChangeTablesCommitter(TablesCommitter):
 
     def _add_tables(self, spark: SparkSession, topics: Set[str]) -> None:
         """Adds the tables of ``topics``, and once a run those of earlier batches, whose initial snapshots may go on."""
-        recorded = {} if self._is_known else self._known_tables(spark)
-        for topic in sorted({*topics, *recorded} - self.tables.keys(), key=lambda topic: (topic not in recorded, topic)):
+        history = {} if self._is_known else self._known_tables(spark)
+        for topic in sorted({*topics, *history} - self.tables.keys(), key=lambda topic: (topic not in history, topic)):
             table = self.table_of(topic)
-            if table != recorded.get(topic, table):
-                text = f"{source_name(topic)} has been merged into {recorded[topic]}, and is now {table or 'left out'}"
+            if table != history.get(topic, table):
+                text = f"{source_name(topic)} has been merged into {history[topic]}, and is now {table or 'left out'}"
                 way_out = "leave routes, include and exclude as they were, or begin in another place with a new snapshot"
                 raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
             if table is not None:
@@ -183,9 +183,9 @@ class ChangeTablesCommitter(TablesCommitter):
         if known_columns(spark, place.location, is_path=place.is_path) is None:
             writer = spark.createDataFrame([], _ALTERATIONS).write.format("delta").mode("ignore")
             writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
-        recorded, own = self.recorded(spark, "table", "topic", "sink"), self.sink.sink_id()
-        self._others = {table for table, _, sink in recorded if sink != own}
-        return {topic: table for table, topic, sink in recorded if sink == own}
+        entries, own = self.entries(spark, "table", "topic", "sink"), self.sink.sink_id()
+        self._others = {table for table, _, sink in entries if sink != own}
+        return {topic: table for table, topic, sink in entries if sink == own}
 
     def _check_name(self, table: str, topic: str) -> None:
         for other, known in self.tables.items():
@@ -204,13 +204,13 @@ class ChangeTablesCommitter(TablesCommitter):
                     raise Misconfigured(NAME, [Problem("routes", text)])
 
     def _compact(self, spark: SparkSession) -> None:
-        """Compacts what has grown. A failure, such as another writer at the same time, costs no row."""
-        for topic in sorted(self._grown):
+        """Compacts what has got rows. A failure, such as another writer at the same time, costs no row."""
+        for topic in sorted(self._candidates):
             try:
                 spark.sql(f"OPTIMIZE {self.tables[topic].place.sql}").collect()
             except Exception as error:
                 _log.warning("%s was not compacted: %s", self.tables[topic].name, next(iter(str(error).splitlines()), error))
-        self._grown.clear()
+        self._candidates.clear()
 
 
 class _Table(ChangeTableCommitter):

@@ -66,10 +66,10 @@ class TablesSink(Sink):
 class TablesCommitter(RecordingCommitter):
     """Writes the tables of a batch side by side, and then the ledger."""
 
-    record: str
+    columns: str
     """The columns of the ledger, of which ``table`` is the first."""
-    taken: Sequence[str] = (LEDGER,)
-    """Names that tables cannot have."""
+    own_tables: Sequence[str] = (LEDGER,)
+    """The names of tables beside those of the stream, which cannot have them."""
 
     def __init__(self, sink: TablesSink) -> None:
         self.sink = sink
@@ -111,8 +111,8 @@ class TablesCommitter(RecordingCommitter):
         is_path = bool(self.sink.values["path"])
         name = quote(table, safe=" $.-") if is_path else table
         # A schema does not tell upper from lower case.
-        is_taken = (name if is_path else name.lower()) in (".", "..", *self.taken)
-        return self.in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_taken else name)
+        is_own = (name if is_path else name.lower()) in (".", "..", *self.own_tables)
+        return self.in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_own else name)
 
     def in_target(self, name: str) -> TablePlace:
         """The place of the table that is called ``name`` there."""
@@ -125,7 +125,7 @@ class TablesCommitter(RecordingCommitter):
         sink = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
         return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
 
-    def recorded(self, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
+    def entries(self, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
         """The values of ``columns`` in the ledger, each once."""
         place = self.in_target(LEDGER)
         if known_columns(spark, place.location, is_path=place.is_path) is None:
@@ -138,13 +138,13 @@ class TablesCommitter(RecordingCommitter):
         if self.sink.values["path"]:
             return
         seen: dict[str, str] = {}
-        for table in sorted(tables | {table for (table,) in self.recorded(spark, "table")}):
+        for table in sorted(tables | {table for (table,) in self.entries(spark, "table")}):
             if (other := seen.setdefault(table.lower(), table)) != table:
                 text = f"the tables {other} and {table} would be one in the schema {self.sink.values['schema']}"
                 raise Fatal(text, connector=f"connectors.{self.sink.name}", way_out="leave one out of tables, or give a path")
 
     def _record(self, spark: SparkSession, rows: Sequence[tuple[Any, ...]], batch: Batch) -> None:
-        self.ledger.commit_frame(spark.createDataFrame(rows, self.record), batch)
+        self.ledger.commit_frame(spark.createDataFrame(rows, self.columns), batch)
 
     def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
         """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
