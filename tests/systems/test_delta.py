@@ -21,6 +21,7 @@ import connectors
 from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Sink
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
+from connectors.ground.retry import waits_until
 from connectors.systems.delta import DeltaSink
 from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
 from connectors.systems.delta.sink import DeltaCommitter
@@ -312,6 +313,18 @@ def test_tables_side_by_side_belong_to_the_query_and_have_own_properties(spark: 
     side_by_side(spark, {table: partial(write, table) for table in ("items", "orders")}, "connectors.delta_tables")
     context.setLocalProperty("spark.test.group", None)
     assert seen == {table: ("query", table) for table in ("items", "orders")}
+
+
+def test_the_error_of_a_query_that_is_stopped_is_its_own(spark: Any) -> None:
+    """Spark tells by its text whether the query has failed."""
+
+    def interrupted() -> None:
+        raise OSError("An error occurred while calling o1.save.\n: java.lang.InterruptedException: no more")
+
+    with waits_until(lambda: True), pytest.raises(OSError, match="InterruptedException"):
+        side_by_side(spark, {"items": interrupted, "orders": interrupted}, "connectors.delta_tables")
+    with pytest.raises(Fatal, match=r"2 of 2 tables are not written, items: java\.lang\.InterruptedException: no more; orders"):
+        side_by_side(spark, {"items": interrupted, "orders": interrupted}, "connectors.delta_tables")
 
 
 @pytest.mark.soak

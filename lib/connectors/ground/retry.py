@@ -79,6 +79,11 @@ def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
         _is_stopped.reset(outer)
 
 
+def is_stopped() -> bool:
+    """True inside :func:`waits_until` when nobody waits any more."""
+    return _is_stopped.get(lambda: False)()
+
+
 def retry_observer() -> RetryObserver:
     """The observer of retries in this thread, for code with retries of its own."""
     return _observer.get(RetryObserver())

@@ -235,8 +235,12 @@ class _Table(ChangeTableCommitter):
         try:
             super().commit_topic(records, topic, summary, batch)
         except Misconfigured as error:
-            problems = [replace(problem, text=f"{problem.text} The table is {self.name}.") for problem in error.problems]
+            problems = [replace(problem, text=f"{problem.text} {self._hint(problem.option)}") for problem in error.problems]
             raise Misconfigured(NAME, problems) from error
+
+    def _hint(self, option: str) -> str:
+        by_table = f', and {option} is given by table: {{"{self.name}": …}}' if option in ("keyColumns", "fill") else ""
+        return f"The table is {self.name}{by_table}."
 
     def check_state(self, state: LogState) -> None:
         """Raises :class:`Misconfigured` for a table that another query, or an earlier one, feeds from another topic."""

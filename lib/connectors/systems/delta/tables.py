@@ -32,6 +32,7 @@ from ...core import (
 from ...core.datasets import Dataset, of_location
 from ...core.ledger import Entry, ReplayPolicy, decide
 from ...formats.base import quoted
+from ...ground.retry import is_stopped
 from .sink import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns
 from .transaction import TablePlace
 
@@ -166,11 +167,15 @@ def side_by_side(spark: SparkSession, writes: Mapping[str, Callable[[], None]], 
         alone = len(writes) == 1 and isinstance(error, ConnectorError)
         if alone or isinstance(error, CommitRefused) or not isinstance(error, Exception):  # a refusal is of the whole batch
             raise error
+        if is_stopped():  # Spark knows the errors of a query that is stopped by their own texts
+            raise error
         details = "; ".join(f"{table}: {_text(wrong)}" for table, wrong in failed.items())
         raise Fatal(f"{len(failed)} of {len(writes)} tables are not written, {details}", connector=connector) from error
 
 
 def _text(error: BaseException) -> str:
-    """All of an error of the library, and the first line of any other."""
+    """All of an error of the library, and the first line of any other; of Java's, the second says what was wrong."""
     lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines if isinstance(error, ConnectorError) else lines[:1]) or type(error).__name__
+    if not isinstance(error, ConnectorError):
+        lines = lines[1:2] if len(lines) > 1 and lines[1].startswith(":") else lines[:1]
+    return " ".join(lines).lstrip(": ") or type(error).__name__
