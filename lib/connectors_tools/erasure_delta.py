@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from connectors.systems.delta.sink import TablePlace
+
 _MARK: Final = "connectors erase"
 """The metadata of the versions of a table that this has made."""
 _TRIES: Final = 10
@@ -31,26 +33,26 @@ _VIEW: Final = "connectors_erase"
 def delta(erasure: Erasure, location: str) -> Iterator[Report]:
     """A table and the deleted keys that ``connect.merge`` remembers beside it."""
     from connectors import workbench
-    from connectors.systems.delta.merge import deleted_beside
-    from connectors.systems.delta.sink import known_columns
+    from connectors.systems.delta.change_target import deletions_of
+    from connectors.systems.delta.sink import TablePlace, known_columns
     from connectors.systems.delta.transaction import own_session
 
-    spark, is_path = own_session(workbench.session()), "/" in location
-    schema = known_columns(spark, location, is_path=is_path)
+    spark, table = own_session(workbench.session()), TablePlace(location, is_path="/" in location)
+    schema = known_columns(spark, table)
     if schema is None:
         raise StateError(f"there is no Delta table {location}", way_out="give a path with a slash, or the name of a table")
-    yield _DeltaTable(erasure, spark, location, schema).erase()
-    beside = deleted_beside(location)
-    deleted = known_columns(spark, beside, is_path=is_path)
+    yield _DeltaTable(erasure, spark, table, schema).erase()
+    deletions = deletions_of(table)
+    deleted = known_columns(spark, deletions)
     if deleted is not None and "_deleted_at" in deleted.names:
-        yield _DeltaTable(erasure, spark, beside, deleted).erase()
+        yield _DeltaTable(erasure, spark, deletions, deleted).erase()
 
 
 class _DeltaTable:
-    def __init__(self, erasure: Erasure, spark: SparkSession, location: str, schema: StructType) -> None:
+    def __init__(self, erasure: Erasure, spark: SparkSession, table: TablePlace, schema: StructType) -> None:
         self.erasure, self.spark, self.schema = erasure, spark, schema
-        self.name = f"delta.{quoted(location)}" if "/" in location else location
-        self.report = Report(f"delta:{location}")
+        self.name = table.sql
+        self.report = Report(f"delta:{table.location}")
         columns = {name.lower(): name for name in schema.names}
         self.columns = [columns.get(name.lower(), "") for name in erasure.key]
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from connectors.core import CommitRefused, Misconfigured, StateError
+from connectors.systems.delta.change_target import ChangeTarget
 from tests.delta_log import delta
 from tests.systems.change_logs import PLAIN, Database
 from tests.systems.merge.targets import Target, binlog_change, expected
@@ -132,12 +133,11 @@ def test_a_crash_between_the_deleted_keys_and_the_merge_is_mended_by_the_replay(
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="b", amount=1))
     batch = [database.delete(1), database.upsert(id=2, name="c", amount=2)]
-    committer = type(target.function.sink.committer())
 
     def crash(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(committer, "_merge", crash)
+    monkeypatch.setattr(type(target.function.sink.committer()), "_merge", crash)
     with pytest.raises(KeyboardInterrupt):
         target.merge(*batch)
     monkeypatch.undo()
@@ -290,8 +290,7 @@ def test_a_batch_that_failed_in_the_middle_is_done_by_the_same_function_again(
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))
     database.fields["url"] = {"type": "string", "optional": True, "default": "it's \\ \"x\""}
-    committer = type(target.function.sink.committer())
-    monkeypatch.setattr(committer, "_finish_filling", lambda *_: (_ for _ in ()).throw(ValueError("once")))
+    monkeypatch.setattr(ChangeTarget, "fill", lambda *_: (_ for _ in ()).throw(ValueError("once")))
     batch = database.upsert(id=2, name="b", amount=1, url="u")
     with pytest.raises(ValueError, match="once"):
         target.merge(batch, number=1)

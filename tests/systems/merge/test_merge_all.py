@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def test_a_batch_that_died_between_its_tables_is_finished(tables: Tables, monkey
     merge, record = ChangeTableCommitter._merge, TablesCommitter._record
 
     def dying(table: ChangeTableCommitter, *arguments: Any) -> None:
-        if table._location().endswith(dies):
+        if table.target.place.location.endswith(dies):
             raise OSError("no power")
         merge(table, *arguments)
 
@@ -364,6 +365,18 @@ def test_a_table_stays_where_it_is(tables: Tables) -> None:
         tables.restart(**options)
         with pytest.raises(Fatal, match="has been merged into orders, and is now"):
             tables.merge(orders.upsert(id=2, name="b", amount=1), number=1)
+
+
+def test_a_table_that_is_gone_is_not_begun_anew_without_its_rows(tables: Tables) -> None:
+    orders, users = databases("orders", "users")
+    tables.merge(orders.upsert(id=1, name="a", amount=1), users.upsert(id=1, name="a", amount=1))
+    shutil.rmtree(tables.path / "orders")
+    tables.restart()
+    batch = [orders.upsert(id=2, name="b", amount=1), users.upsert(id=2, name="b", amount=1)]
+    with pytest.raises(CommitRefused, match=r"(?s)the table orders is gone from .* restore the table"):
+        tables.merge(*batch)
+    assert not (tables.path / "orders").exists()
+    assert len(tables.rows("users")) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from connectors.core import Batch, CommitRefused, Fatal
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
+from connectors.systems.delta.change_target import ChangeTarget
 from connectors.systems.delta.merge import ChangeTableCommitter
 from tests.systems.change_logs import AGAIN, Database
 from tests.systems.merge.targets import Target, binlog_change, expected
@@ -128,19 +129,19 @@ def test_a_query_that_begins_while_another_one_fills_a_column_leaves_that_to_it(
     batches = {name: Batch(commit.sink.sink_id(), name, 0) for name, commit in writers.items()}
     assert {commit.begin(batches[name]) for name, commit in writers.items()} == {Verdict.WRITE}
     changes = target.frame(database.upsert(id=2, name="new", amount=1, extra=1))
-    fill = ChangeTableCommitter._finish_filling
+    fill = ChangeTarget.fill
     filled: list[object] = []
 
-    def overtaken(committer: ChangeTableCommitter, *arguments: Any) -> None:
-        filled.append(committer)
+    def overtaken(table: ChangeTarget, *arguments: Any) -> None:
+        filled.append(table)
         if len(filled) == 1:
             with pytest.raises(CommitRefused, match="belongs to query first"):
                 writers["second"].commit_frame(changes, batches["second"])
-        fill(committer, *arguments)
+        fill(table, *arguments)
 
-    monkeypatch.setattr(ChangeTableCommitter, "_finish_filling", overtaken)
+    monkeypatch.setattr(ChangeTarget, "fill", overtaken)
     writers["first"].commit_frame(changes, batches["first"])
-    assert filled == [writers["first"].committer]
+    assert filled == [writers["first"].committer.target]
     assert [row["extra"] for row in target.rows()] == [7, 1]
 
 

@@ -14,6 +14,7 @@ import pytest
 from connectors.core import Misconfigured, StateError
 from connectors.systems.delta.change_defaults import columns_of
 from connectors.systems.delta.change_log import _declared_form
+from connectors.systems.delta.change_target import ChangeTarget
 from connectors.systems.delta.holes import may_have_holes
 from tests.systems.change_logs import Database, changes, field_schemas
 from tests.systems.merge.targets import Target, expected
@@ -43,12 +44,11 @@ def test_a_crash_before_the_default_is_filled_in_is_mended_by_the_next_start(
     target.merge(database.upsert(id=1, name="a", amount=1))
     database.fields["extra"] = {"type": "int32", "optional": True, "default": 7}
     database.rows[1]["extra"] = 7
-    committer = type(target.function.sink.committer())
 
     def crash(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(committer, "_finish_filling", crash)
+    monkeypatch.setattr(ChangeTarget, "fill", crash)
     batch = database.upsert(id=2, name="b", amount=2, extra=1)
     with pytest.raises(KeyboardInterrupt):
         target.merge(batch)

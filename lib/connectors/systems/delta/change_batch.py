@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch
 from ...formats.base import quoted
 from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, MOVED, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
+from .column_types import fitted
 from .holes import hole_conditions
-from .log_state import LogState, SnapshotRows
+from .log_state import Alteration, LogState, SnapshotRows
 from .positions import ARRIVAL, place_of, place_text
 
 if TYPE_CHECKING:
@@ -106,3 +107,25 @@ def _last_touched(name: str, hole: str, order: Column) -> Column:
 
     is_value = ~F.coalesce(F.expr(hole), F.lit(False)) & ~F.col(DELETED)
     return F.max_by(F.struct(F.col(quoted(name)).alias(name)), F.when(is_value, order))
+
+
+def passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[str | None]) -> list[Alteration]:
+    """What the table would follow beside the alterations of ``known`` columns: it came and went within the batch."""
+    pairs = [(name, types.get(name.lower()), kind) for name, kind in changes.columns.items() if name not in known]
+    return [
+        Alteration("add.column", name, None, kind.simpleString())
+        if before is None
+        else Alteration("alter.column.type", name, before.simpleString(), kind.simpleString())
+        for name, before, kind in pairs
+        if before != kind
+    ]
+
+
+def with_columns(changes: Changes, types: Mapping[str, Any]) -> Changes:
+    """``changes`` with the columns of the table alone, in their types."""
+    from pyspark.sql import functions as F
+
+    columns = {name: types[name.lower()] for name in changes.columns if name.lower() in types}
+    others = [name for name in changes.frame.columns if name not in changes.columns]
+    cells = [fitted(F.col(quoted(name)), changes.columns[name], kind, name).alias(name) for name, kind in columns.items()]
+    return replace(changes, frame=changes.frame.select(*cells, *map(quoted, others)), columns=columns)

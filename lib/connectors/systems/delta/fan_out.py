@@ -10,9 +10,9 @@ from ...core import Batch, Choice, Json, Misconfigured, Options, Problem
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
-from .sink import TransactionMark, known_columns, same_key
+from .sink import TablePlace, TransactionMark, known_columns, same_key
 from .tables import TABLES, TablesCommitter, TablesSink
-from .transaction import Merges, TablePlace
+from .transaction import Merges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,6 +77,7 @@ class DeltaTablesCommitter(TablesCommitter):
     def __init__(self, sink: DeltaTables) -> None:
         super().__init__(sink)
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
+        self.needs_rows = sink.values["operation"] != "replace"
         self._merges = Merges()
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
@@ -98,7 +99,7 @@ class DeltaTablesCommitter(TablesCommitter):
 
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
         place, mark = self.place(table), self.ledger.transaction(batch)
-        known = known_columns(frame.sparkSession, place.location, is_path=place.is_path)
+        known = known_columns(frame.sparkSession, place)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
         types = united_types(declared, known_types)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,15 @@ from ...core.ledger import Entry
 from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
-from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
+from .change_batch import (
+    is_behind,
+    newest_changes,
+    passing_alterations,
+    placed_changes,
+    snapshot_rows,
+    truncation_in,
+    with_columns,
+)
 from .change_log import (
     ANY,
     ATTEMPT,
@@ -42,14 +50,14 @@ from .change_log import (
     changes_of,
     records_of,
     summaries_of,
-    unknown_value,
 )
-from .column_types import fitted, widen
+from .change_target import ChangeTarget
+from .column_types import widen
 from .holes import hole_conditions
-from .log_state import STATE_PROPERTY, Alteration, LogState
+from .log_state import Alteration, LogState
 from .positions import ARRIVAL, PLACE_LENGTH, place_text
-from .sink import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
-from .transaction import Merges, TablePlace
+from .sink import TABLE, RecordingCommitter, TableSink, log_at, same_key
+from .transaction import Merges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,12 +65,6 @@ if TYPE_CHECKING:
 
 _FROM_SNAPSHOT: Final = "r"
 """Follows the position of a row that comes from a snapshot; the name of its attempt stands behind it."""
-_AT: Final = "_deleted_at"
-_GONE: Final = "__connectors_gone"
-_FILL: Final = "connectors.fill"
-"""The property of a table whose new column waits for its default."""
-_TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
-"""The options by which the default of a column is kept as JSON: no session's zone alters it."""
 
 
 def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
@@ -126,15 +128,10 @@ class ChangeTableCommitter(RecordingCommitter):
     def __init__(self, sink: ChangeTable, spark: SparkSession | None = None, merges: Merges | None = None) -> None:
         """``spark`` is for threads of the library's own, which share ``merges``."""
         self.sink, self.values = sink, sink.values
-        place = {name: self.values[name] for name in ("path", "table") if self.values[name]}
-        self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}), spark)  # type: ignore[arg-type]
-        self.position = str(self.values["positionColumn"])
-        self.deleted = str(self.values["deletedColumn"]) if self.values["deletes"] == "soft" else None
+        self.target = ChangeTarget(sink.values)
+        self.ledger = log_at(self.target.place, sink.sink_id(), spark)
         self._merges = merges or Merges()
-        self._types: dict[str, Any] | None = None
-        self._state: LogState | None = None
         self._is_known = False
-        self._remembers: bool | None = None
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Merges the changes that ``frame`` holds, and records the batch."""
@@ -148,7 +145,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 if summary.schemas and topic is not None:
                     self._merge_topic(records, topic, summary, batch)
                     return
-                if self._types is None:
+                if self.target.types is None:
                     self._create(records.sparkSession, {}, batch)  # so that the batch is recorded
                 self._end_snapshot(records.sparkSession, summary, batch)
                 self.ledger.commit(Entry(batch.query, batch.number), ())
@@ -168,7 +165,7 @@ class ChangeTableCommitter(RecordingCommitter):
     @property
     def awaits_end(self) -> bool:
         """True while the table needs to see each batch: its initial snapshot goes on, or that is not known yet."""
-        return not self._is_known or (self._state is not None and self._state.snapshot is not None)
+        return not self._is_known or (self.target.state is not None and self.target.state.snapshot is not None)
 
     def check_state(self, state: LogState) -> None:
         """Is called with the state of the table, once a run, before the run alters anything."""
@@ -190,19 +187,14 @@ class ChangeTableCommitter(RecordingCommitter):
         fills = self.values["fill"]
         if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
-        changes = changes_of(own, summary.schemas, self._schema(), self._types, fills)
+        changes = changes_of(own, summary.schemas, self._schema(), self.target.types, fills)
         self._apply(changes, topic, summary, batch, records.sparkSession)
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
         """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
         ends = self._snapshot_ends(spark, None, summary, batch)
         if ends:
-            gone = f"WHERE {self._is_ghost()}"
-            if self.deleted is None:
-                spark.sql(f"DELETE FROM {self._name()} AS old {gone}")
-            else:
-                column = quoted(self.deleted)
-                spark.sql(f"UPDATE {self._name()} AS old SET {column} = current_timestamp() {gone} AND old.{column} IS NULL")
+            self.target.delete(spark, self._is_ghost())
         return ends
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
@@ -211,8 +203,8 @@ class ChangeTableCommitter(RecordingCommitter):
             return tuple(self.values["keyColumns"])
         if len(summary.keys) == 1:
             return summary.keys[0]
-        if not summary.keys and self._state is not None and self._state.keys:
-            return self._state.keys
+        if not summary.keys and self.target.state is not None and self.target.state.keys:
+            return self.target.state.keys
         if summary.keys:
             lists = " and ".join(f"({', '.join(names)})" for names in summary.keys)
             text = f"missing; the records have keys of {lists}: changes of the one do not name rows of the other."
@@ -222,7 +214,7 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _topic(self, topics: Sequence[str]) -> str | None:
         """The topic of the table, of ``topics`` that have changes. Raises :class:`Misconfigured` where it is not certain."""
-        topic = self.values["topic"] or (self._state.topic if self._state else None)
+        topic = self.values["topic"] or (self.target.state.topic if self.target.state else None)
         if self.values["topic"] or not topics:
             return topic
         if len(topics) > 1:
@@ -249,11 +241,11 @@ class ChangeTableCommitter(RecordingCommitter):
         if missing := [key for key in keys if key not in changes.columns]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
-        own = {name.lower() for name in (self.position, self.deleted) if name}
-        if taken := [name for name in changes.columns if name.lower() in own]:
-            option = "positionColumn" if taken[0].lower() == self.position.lower() else "deletedColumn"
-            way_out = "Name it otherwise there or by a transform; a new table takes another name for this option, too."
-            raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {taken[0]}. {way_out}")])
+        own = {"positionColumn": self.target.position, "deletedColumn": self.target.deleted}
+        for option, column in own.items():
+            if column is not None and column.lower() in map(str.lower, changes.columns):
+                way_out = "Name it otherwise there or by a transform; a new table takes another name for this option, too."
+                raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {column}. {way_out}")])
         changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
@@ -263,73 +255,55 @@ class ChangeTableCommitter(RecordingCommitter):
             if state.repeats_truncation(cut[0]):
                 cut = None
             else:
-                state = self._note(spark, replace(state, truncated=cut[0]))
+                state = self.target.note(spark, replace(state, truncated=cut[0]))
         gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
         if cut is not None:
             gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
         newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot).persist()
         try:
             if summary.may_delete:
-                self._remember(spark, newest.where(DELETED), keys, batch)
-            rows = self._alive(spark, newest, keys, state)
+                self.target.remember(spark, newest.where(DELETED), keys, batch.number)  # before the rows go
+            rows = self.target.without_late(spark, newest, keys, state)
             self._merge(rows, placed, keys, batch, summary.has_holes, " OR ".join(gone))
         finally:
             newest.unpersist()
 
     def _read_table(self, spark: SparkSession, batch: Batch) -> None:
         """Looks, once a run, at what the table has and remembers; finishes what an earlier batch has begun."""
+        target = self.target
         if not self._is_known:
-            self._types = self._state = self._remembers = None
-            if (known := self._known_columns(spark, self._location())) is not None:
-                own = (self.position, self.deleted)
-                self._types = {column.name.lower(): column.dataType for column in known if column.name not in own}
-        if self._types is not None:
+            target.read_columns(spark)
+        if target.types is not None:
             self._claim(batch)
         if not self._is_known:
-            if self._types is not None:
-                properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
-                if STATE_PROPERTY in properties:
-                    self._state = LogState.of(properties[STATE_PROPERTY], self._location())
-                    self.check_state(self._state)
-                self._add_deleted_column(spark)
-                if _FILL in properties:
-                    self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
+            if target.types is not None:
+                properties = target.properties(spark)
+                if target.state is not None:
+                    self.check_state(target.state)
+                target.complete(spark, properties)
             self._is_known = True
-        if (state := self._state) is not None:
+        if (state := target.state) is not None:
             if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
                 state = state.behind(last.batch)
-            self._note(spark, state.of_query(batch.query))
-
-    def _add_deleted_column(self, spark: SparkSession) -> None:
-        """Adds the column that tells which rows are deleted. The state has its name first: no column of the source is it."""
-        columns = [name.lower() for name in spark.table(self._name()).columns]
-        if (state := self._state) is not None:
-            if state.deleted not in (None, self.deleted):
-                text = f"must be soft, with deletedColumn={state.deleted}, which tells the deleted rows of the table."
-                raise Misconfigured(NAME, [Problem("deletes", text)])
-            own = {*columns, *map(str.lower, state.columns)}
-            if self.deleted is not None and state.deleted is None and self.deleted.lower() in own:
-                text = f"names a column that {state.topic} has, or has had: {self.deleted}. Give it another name."
-                raise Misconfigured(NAME, [Problem("deletedColumn", text)])
-            self._note(spark, replace(state, deleted=self.deleted))
-        if self.deleted is not None and self.deleted.lower() not in columns:
-            spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
+            target.note(spark, state.of_query(batch.query))
 
     def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> Changes:
         """Makes the table, or lets it follow its source, as onSchemaChange says. The changes then have columns of the table."""
-        types = self._create(spark, changes.columns, batch) if self._types is None else self._types
-        if self._state is None:
-            has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
-            if self._has_deleted(spark):  # of a table that was here before
-                spark.sql(f"DELETE FROM {self._deleted_name()}")
-            begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
-            self._note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=self.deleted))
-        state = self._state
+        target = self.target
+        if target.types is None:
+            self._create(spark, changes.columns, batch)
+        types = target.types
+        assert types is not None
+        if target.state is None:
+            target.forget_deletions(spark)
+            begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
+            target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
+        state = target.state
         assert state is not None
         alterations = state.alterations(changes.declared)
         policy = self._policy()
         if policy != "ignore":
-            alterations += _passing_alterations(changes, types, {alteration.column for alteration in alterations})
+            alterations += passing_alterations(changes, types, {alteration.column for alteration in alterations})
         if alterations and policy == "exception":
             raise Fatal(
                 f"the table behind {topic} has changed: {'; '.join(map(str, alterations))}",
@@ -339,109 +313,55 @@ class ChangeTableCommitter(RecordingCommitter):
         if alterations:
             self.on_alterations(spark, alterations, batch)
         if policy == "ignore":
-            changes = _with_columns(changes, types)
+            changes = with_columns(changes, types)
         for name, kind in changes.columns.items():
             if name.lower() not in types:
-                self._add_column(spark, name, kind.simpleString(), changes)
+                target.add_column(spark, name, kind.simpleString(), changes)
                 types[name.lower()] = kind
-        widen(spark, self._name(), types, changes.columns)
+        widen(spark, target.sql, types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
-        self._note(spark, replace(state, columns=changes.declared))
+        target.note(spark, replace(state, columns=changes.declared))
         return changes
 
     def _policy(self) -> str:
         """What onSchemaChange says; the first schema of a table makes it."""
-        return str(self.values["onSchemaChange"]) if self._state is not None and self._state.columns else "lenient"
+        return str(self.values["onSchemaChange"]) if self.target.state is not None and self.target.state.columns else "lenient"
 
     def _claim(self, batch: Batch) -> None:
         """Makes the claim of a query's first batch, as of the batch before it: what follows alters the table and its notes."""
         if batch.claim is not None:
             self.ledger.commit(Entry(batch.query, batch.number - 1, claim=batch.claim), ())
 
-    def _create(self, spark: SparkSession, types: Mapping[str, Any], batch: Batch) -> dict[str, Any]:
-        """Makes the table."""
-        from pyspark.sql import functions as F
-
-        columns = [F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
-        own = [F.lit("").alias(self.position)]
-        if self.deleted is not None:
-            own.append(F.lit(None).cast("timestamp").alias(self.deleted))
-        empty = spark.range(0).select(*columns, *own)
-        writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
-        writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
+    def _create(self, spark: SparkSession, types: Mapping[str, Any], batch: Batch) -> None:
+        self.target.create(spark, types)
         self._claim(batch)
-        self._types = {name.lower(): kind for name, kind in types.items()}
-        return self._types
-
-    def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
-        """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
-        from pyspark.sql import functions as F
-
-        is_left_out = self._state is not None and name in self._state.columns and name not in self.values["fill"]
-        if (is_left_out or name in changes.required) and spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect():
-            raise self._left_out(name) if is_left_out else unknown_value(name)
-        fill = None
-        if (default := changes.defaults.get(name)) is not None:
-            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
-            fill = {"column": name, "kind": kind, "text": text}
-            self._set_property(spark, _FILL, json.dumps(fill).encode().hex())
-        spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
-        if fill is not None:
-            self._finish_filling(spark, fill)
-
-    def _left_out(self, name: str) -> Misconfigured:
-        text = (
-            f"the table has been without the column {name}, which the rows had in the log: their values are not known. Give "
-            f'fill={{"{name}": null}}, which leaves them empty until the rows change, or come by a new snapshot.'
-        )
-        return Misconfigured(NAME, [Problem("fill", text)])
-
-    def _finish_filling(self, spark: SparkSession, fill: Mapping[str, str]) -> None:
-        """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
-        name, schema = fill["column"], f"v {fill['kind']}"
-        if name in spark.sql(f"SELECT * FROM {self._name()} LIMIT 0").columns:
-            times = ", ".join(f"'{key}', '{value}'" for key, value in _TIMES.items())
-            text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
-            value = f"from_json({text}, '{schema}', map({times})).v"
-            spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
-        spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
     def _ordered(self, spark: SparkSession, changes: Changes, keys: tuple[str, ...], batch: Batch) -> LogState:
         """The state, with the keys and the order of the batch."""
         from pyspark.sql import functions as F
 
-        state = self._state
+        state = self.target.state
         assert state is not None
         order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
         logs = []
         if order != ARRIVAL and changes.names_log:
             logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
-        return self._note(spark, state.with_keys(keys).ordered(order, list(logs)))
-
-    def _note(self, spark: SparkSession, state: LogState) -> LogState:
-        """Remembers ``state``."""
-        if state != self._state:
-            self._set_property(spark, STATE_PROPERTY, state.text())
-            self._state = state
-        return state
-
-    def _set_property(self, spark: SparkSession, name: str, value: str) -> None:
-        spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{name}' = '{value}')")
+        return self.target.note(spark, state.with_keys(keys).ordered(order, list(logs)))
 
     def _snapshot_ends(self, spark: SparkSession, changes: Changes | None, summary: Summary, batch: Batch) -> bool:
         """Notes what the batch has of the initial snapshot. True if the last row of the table is in it, or the log follows."""
-        state = self._state
+        state = self.target.state
         if state is None or state.snapshot is None:
             return False
         rows = snapshot_rows(changes, state, batch) if changes is not None and summary.may_be_initial else None
         again = None if summary.again is None else place_text(state.life, batch.number, summary.again)
         state = state.with_snapshot(again, rows)
         ends = summary.streams or (rows is not None and rows.is_complete)
-        self._note(spark, replace(state, ends=batch.number, streams=summary.streams) if ends else state)
+        self.target.note(spark, replace(state, ends=batch.number, streams=summary.streams) if ends else state)
         return ends
 
     def _old(self) -> str:
-        return f"old.{quoted(self.position)}"
+        return f"old.{quoted(self.target.position)}"
 
     def _is_of_snapshot(self) -> str:
         """SQL: the row is one that a snapshot has read."""
@@ -449,7 +369,7 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _is_ghost(self) -> str:
         """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
-        state = self._state
+        state = self.target.state
         assert state is not None
         place = f"right(split_part({self._old()}, '{_FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
         attempt = f" AND NOT endswith({self._old()}, '{_FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
@@ -469,12 +389,12 @@ class ChangeTableCommitter(RecordingCommitter):
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
         old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
         sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        place = f"{quoted(self.position)} = {_stored_position('new')}"
-        names = ", ".join(quoted(name) for name in (*columns, self.position))
+        place = f"{quoted(self.target.position)} = {_stored_position('new')}"
+        names = ", ".join(quoted(name) for name in (*columns, self.target.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         delete = vanish = "DELETE"
-        if self.deleted is not None:
-            column = quoted(self.deleted)
+        if self.target.deleted is not None:
+            column = quoted(self.target.deleted)
             delete, vanish = (f"UPDATE SET {column} = current_timestamp(){more}" for more in (f", {place}", ""))
             sets.append(f"{column} = NULL")
             gone = gone and f"({gone}) AND old.{column} IS NULL"
@@ -488,8 +408,8 @@ class ChangeTableCommitter(RecordingCommitter):
                 f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
             ) + (f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN {vanish}" if gone else "")
 
-        view = f"connectors_{digest(batch.prefix(), self._location())}"
-        target = TablePlace(self._location(), is_path=bool(self.values["path"]))
+        target = self.target.place
+        view = f"connectors_{digest(batch.prefix(), target.location)}"
         if self._merges.merge(rows, view, target, self.ledger.transaction(batch), statement):
             self.ledger.note(batch)
         else:
@@ -507,91 +427,6 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _is_newer(self) -> str:
         return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
-
-    def _remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], batch: Batch) -> None:
-        """Appends the deleted keys before the rows go. A key may be there several times: its last position counts."""
-        from pyspark.sql import functions as F
-
-        rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
-        place, evolution = self._deleted_location(), {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
-        writer = rows.write.format("delta").mode("append").options(**evolution)  # a key may have become wider
-        writer.save(place) if self.values["path"] else writer.saveAsTable(place)
-        self._remembers = True
-        if batch.number % 100 == 99:
-            old = f"{_AT} < current_timestamp() - INTERVAL {self._retention()} SECONDS"
-            spark.sql(f"DELETE FROM {self._deleted_name()} WHERE {old}")
-
-    def _alive(self, spark: SparkSession, newest: DataFrame, keys: Sequence[str], state: LogState) -> DataFrame:
-        """Without changes that are older than a truncation, or than the deletion of their key."""
-        from pyspark.sql import functions as F
-
-        if state.truncated is not None:
-            truncated = state.log_part(state.truncated)
-            newest = newest.where(F.col(SNAPSHOT) | (F.col(POSITION).substr(1, len(truncated)) > truncated))
-        if not self._has_deleted(spark):
-            return newest
-        place = self._deleted_location()
-        reader = spark.read.format("delta")
-        deleted = reader.load(place) if self.values["path"] else spark.table(place)
-        gone = deleted.select(*map(quoted, keys), F.col(quoted(self.position)).alias(_GONE))
-        condition: Any = F.lit(True)
-        for key in keys:
-            condition = condition & newest[quoted(key)].eqNullSafe(gone[quoted(key)])
-        older = condition & ~newest[DELETED] & ~newest[SNAPSHOT] & (newest[POSITION] <= gone[_GONE])
-        return newest.join(gone, older, "left_anti")
-
-    def _has_deleted(self, spark: SparkSession) -> bool:
-        """True if there is a table of deleted keys."""
-        if self._remembers is None:
-            self._remembers = self._known_columns(spark, self._deleted_location()) is not None
-        return self._remembers
-
-    def _retention(self) -> int:
-        return int(self.values["deletedRetention"])
-
-    def _location(self) -> str:
-        return str(self.values["path"] or self.values["table"])
-
-    def _deleted_location(self) -> str:
-        return deleted_beside(self._location())
-
-    def _name(self) -> str:
-        return f"delta.{quoted(self._location())}" if self.values["path"] else self._location()
-
-    def _deleted_name(self) -> str:
-        return f"delta.{quoted(self._deleted_location())}" if self.values["path"] else self._deleted_location()
-
-    def _known_columns(self, spark: SparkSession, location: str) -> StructType | None:
-        return known_columns(spark, location, is_path=bool(self.values["path"]))
-
-
-def deleted_beside(location: str) -> str:
-    """Where the deleted keys of the table at ``location``, a folder or a name in SQL, are remembered."""
-    place = location.rstrip("/")
-    return f"{place[:-1]}_deleted`" if "/" not in place and place.endswith("`") else f"{place}_deleted"
-
-
-def _passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[str | None]) -> list[Alteration]:
-    """What the table would follow beside the alterations of ``known`` columns: it came and went within the batch."""
-    pairs = [(name, types.get(name.lower()), kind) for name, kind in changes.columns.items() if name not in known]
-    return [
-        Alteration("add.column", name, None, kind.simpleString())
-        if before is None
-        else Alteration("alter.column.type", name, before.simpleString(), kind.simpleString())
-        for name, before, kind in pairs
-        if before != kind
-    ]
-
-
-def _with_columns(changes: Changes, types: Mapping[str, Any]) -> Changes:
-    """``changes`` with the columns of the table alone, in their types."""
-    from pyspark.sql import functions as F
-
-    kept = {name: types[name.lower()] for name in changes.columns if name.lower() in types}
-    others = [name for name in changes.frame.columns if name not in changes.columns]
-    cells = [fitted(F.col(quoted(name)), changes.columns[name], kind, name).alias(name) for name, kind in kept.items()]
-    return replace(changes, frame=changes.frame.select(*cells, *map(quoted, others)), columns=kept)
-
 
 def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
     """The value of a column after a change, as SQL; ``untouched`` is the one where the condition of ``holes`` is true."""

@@ -19,7 +19,7 @@ from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
 from .log_state import Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
-from .sink import DeltaCommitter, known_columns
+from .sink import DeltaCommitter, known_columns, log_at
 from .tables import LEDGER, TABLES, TablesCommitter, TablesSink
 from .transaction import Merges
 
@@ -180,7 +180,7 @@ class ChangeTablesCommitter(TablesCommitter):
     def _known_tables(self, spark: SparkSession) -> dict[str, str]:
         """The tables of earlier runs, by topic. Makes the table of alterations, as two threads cannot do so at once."""
         place = self.in_target(CHANGES)
-        if known_columns(spark, place.location, is_path=place.is_path) is None:
+        if known_columns(spark, place) is None:
             writer = spark.createDataFrame([], _ALTERATIONS).write.format("delta").mode("ignore")
             writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
         entries, own = self.entries(spark, "table", "topic", "sink"), self.sink.sink_id()
@@ -207,7 +207,7 @@ class ChangeTablesCommitter(TablesCommitter):
         """Compacts what has got rows. A failure, such as another writer at the same time, costs no row."""
         for topic in sorted(self._candidates):
             try:
-                spark.sql(f"OPTIMIZE {self.tables[topic].place.sql}").collect()
+                spark.sql(f"OPTIMIZE {self.tables[topic].target.sql}").collect()
             except Exception as error:
                 _log.warning("%s was not compacted: %s", self.tables[topic].name, next(iter(str(error).splitlines()), error))
         self._candidates.clear()
@@ -217,15 +217,16 @@ class _Table(ChangeTableCommitter):
     """One table of a database."""
 
     def __init__(self, database: ChangeTablesCommitter, name: str, topic: str, spark: SparkSession) -> None:
-        values, self.name, self.place = database.sink.values, name, database.place(name)
+        values, place = database.sink.values, database.place(name)
+        self.name = name
         own: dict[str, Any] = {option: values[option] for option in MERGE.declared if values[option] is not None}
         for option in ("keyColumns", "fill"):
             if value := values[option].get(name, values[option].get("*")):
                 own[option] = value
-        place = {"path" if self.place.is_path else "table": self.place.location}
-        sink = ChangeTable.of({**own, **place, "topic": topic, "sinkId": database.sink.sink_id()})
-        super().__init__(sink, spark, database._merges)  # type: ignore[arg-type]
-        self._changes = database.log_of(database.in_target(CHANGES), f"{sink.sink_id()}:{topic}", spark)
+        own["path" if place.is_path else "table"] = place.location
+        sink: Any = ChangeTable.of({**own, "topic": topic, "sinkId": database.sink.sink_id()})
+        super().__init__(sink, spark, database._merges)
+        self._changes = log_at(database.in_target(CHANGES), f"{sink.sink_id()}:{topic}", spark)
 
     def commit_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
         """Merges what ``records`` have of ``topic``. Raises :class:`Misconfigured` for values that do not carry a schema."""

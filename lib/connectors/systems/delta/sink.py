@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -57,14 +57,29 @@ TABLE: Final = Options(
 """The table of a sink, by one of two options."""
 
 
+class TablePlace(NamedTuple):
+    """The place of a Delta table: the ``location`` is a folder, or a name as SQL writes it."""
+
+    location: str
+    is_path: bool
+
+    @property
+    def sql(self) -> str:
+        """The table, as SQL names it."""
+        return f"delta.{quoted(self.location)}" if self.is_path else self.location
+
+
 class TableSink(Sink):
-    """The base of sinks that write one Delta table, by ``foreach_batch`` alone."""
+    """The base of sinks that write Delta tables by ``foreach_batch`` alone."""
+
+    name_option: ClassVar[str] = "table"
+    """The option that names the target in a catalog, where ``path`` does not say where it is."""
 
     def target(self) -> str:
-        return str(self.values["path"] or self.values["table"])
+        return str(self.values["path"] or self.values[self.name_option])
 
     def datasets(self) -> Sequence[Dataset]:
-        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["table"])]
+        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.target())]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])
@@ -302,16 +317,22 @@ def same_key(keys: Sequence[str]) -> str:
     return " AND ".join(f"old.{quoted(key)} <=> new.{quoted(key)}" for key in keys)
 
 
-def known_columns(spark: SparkSession, location: str, *, is_path: bool) -> StructType | None:
-    """The columns of the table at ``location``, a folder or a name; ``None`` if there is no table yet."""
+def known_columns(spark: SparkSession, place: TablePlace) -> StructType | None:
+    """The columns of the table at ``place``; ``None`` if there is no table yet."""
     from pyspark.errors import AnalysisException
 
     try:
-        return spark.read.format("delta").load(location).schema if is_path else spark.table(location).schema
+        return (spark.read.format("delta").load(place.location) if place.is_path else spark.table(place.location)).schema
     except AnalysisException as error:
         if error.getCondition() in _MISSING:
             return None
         raise
+
+
+def log_at(place: TablePlace, sink_id: str, spark: SparkSession | None = None) -> DeltaCommitter:
+    """The ledger of the sink ``sink_id`` in the history of the table at ``place``."""
+    sink: Any = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
+    return DeltaCommitter(sink, spark)
 
 
 def _marked(commit: bytes) -> Iterator[tuple[str, Entry]]:

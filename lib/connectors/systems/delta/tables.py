@@ -14,27 +14,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-import pyarrow as pa
-
 from ...core import (
     Batch,
     CommitRefused,
     Committable,
     ConnectorError,
     Fatal,
-    Misconfigured,
     Options,
-    Problem,
-    Sink,
-    SinkWriter,
     Text,
 )
-from ...core.datasets import Dataset, of_location
 from ...core.ledger import Entry, ReplayPolicy, decide
 from ...formats.base import quoted
 from ...ground.retry import is_stopped
-from .sink import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns
-from .transaction import TablePlace
+from .sink import DeltaCommitter, RecordingCommitter, TablePlace, TableSink, known_columns, log_at
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,17 +43,10 @@ TABLES: Final = Options(
 """The place of all tables, by one of two options."""
 
 
-class TablesSink(Sink):
+class TablesSink(TableSink):
     """The base of sinks that write many Delta tables, by ``foreach_batch`` alone."""
 
-    def target(self) -> str:
-        return str(self.values["path"] or self.values["schema"])
-
-    def datasets(self) -> Sequence[Dataset]:
-        return [of_location(self.values["path"]) if self.values["path"] else Dataset("delta", self.values["schema"])]
-
-    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])
+    name_option = "schema"
 
 
 class TablesCommitter(RecordingCommitter):
@@ -69,14 +54,18 @@ class TablesCommitter(RecordingCommitter):
 
     columns: str
     """The columns of the ledger, of which ``table`` is the first."""
+    needs_rows = True
+    """False where a batch has all rows of its tables."""
     own_tables: Sequence[str] = (LEDGER,)
     """The names of tables beside those of the stream, which cannot have them."""
 
     def __init__(self, sink: TablesSink) -> None:
         self.sink = sink
-        self.ledger = self.log_of(self.in_target(LEDGER), sink.sink_id())
+        self.ledger = log_at(self.in_target(LEDGER), sink.sink_id())
         self._asked = set[str]()
         """The tables of which Delta skips no batch that it ought to write, by their history."""
+        self._written = set[str]()
+        """The tables of earlier batches."""
 
     def write_tables(
         self,
@@ -90,7 +79,8 @@ class TablesCommitter(RecordingCommitter):
             self._record(spark, [], replace(batch, number=batch.number - 1))
         batch = replace(batch, claim=None)
         if new := writes.keys() - self._asked:
-            self.check_names(spark, self._asked | writes.keys())
+            self._written = {table for (table,) in self.entries(spark, "table")}
+            self._check_names(self._asked | writes.keys())
         connector = f"connectors.{self.sink.name}"
         side_by_side(spark, {name: partial(self._check_history, spark, batch, name) for name in new}, connector)
         self._asked |= writes.keys()
@@ -105,7 +95,7 @@ class TablesCommitter(RecordingCommitter):
 
     def logs_of(self, spark: SparkSession, table: str) -> Sequence[DeltaCommitter]:
         """The histories of ``table`` that tell which batches it has."""
-        return [self.log_of(self.place(table), self.sink.sink_id(), spark)]
+        return [log_at(self.place(table), self.sink.sink_id(), spark)]
 
     def place(self, table: str) -> TablePlace:
         """The place of ``table``, by its name in the stream."""
@@ -121,25 +111,20 @@ class TablesCommitter(RecordingCommitter):
             return TablePlace(f"{str(path).rstrip('/')}/{name}", is_path=True)
         return TablePlace(f"{self.sink.values['schema']}.{quoted(name)}", is_path=False)
 
-    def log_of(self, place: TablePlace, sink_id: str, spark: SparkSession | None = None) -> DeltaCommitter:
-        """The ledger in the history of the table at ``place``."""
-        sink = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
-        return DeltaCommitter(sink, spark)  # type: ignore[arg-type]
-
     def entries(self, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
         """The values of ``columns`` in the ledger, each once."""
         place = self.in_target(LEDGER)
-        if known_columns(spark, place.location, is_path=place.is_path) is None:
+        if known_columns(spark, place) is None:
             return []
         rows = spark.sql(f"SELECT DISTINCT {', '.join(map(quoted, columns))} FROM {place.sql}")
         return [tuple(row) for row in rows.collect()]
 
-    def check_names(self, spark: SparkSession, tables: Set[str]) -> None:
+    def _check_names(self, tables: Set[str]) -> None:
         """Raises :class:`Fatal` for two tables that would be one in a schema, which does not tell upper from lower case."""
         if self.sink.values["path"]:
             return
         seen: dict[str, str] = {}
-        for table in sorted(tables | {table for (table,) in self.entries(spark, "table")}):
+        for table in sorted(tables | self._written):
             if (other := seen.setdefault(table.lower(), table)) != table:
                 text = f"the tables {other} and {table} would be one in the schema {self.sink.values['schema']}"
                 raise Fatal(text, connector=f"connectors.{self.sink.name}", way_out="leave one out of tables, or give a path")
@@ -148,7 +133,15 @@ class TablesCommitter(RecordingCommitter):
         self.ledger.commit_frame(spark.createDataFrame(rows, self.columns), batch)
 
     def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
-        """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had."""
+        """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had.
+
+        It does so, too, for a table that is gone: another in its place would be without the rows until now.
+        """
+        if table in self._written and self.needs_rows and known_columns(spark, self.place(table)) is None:
+            raise CommitRefused(
+                f"the table {table} is gone from {self.sink.target()}, and batch {batch.number} has only what came since",
+                way_out="restore the table, or begin in another place, where all of it is read",
+            )
         for log in self.logs_of(spark, table):
             if last := log.last(batch.query):
                 decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)

@@ -5,28 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ...formats.base import quoted
-from .sink import TransactionMark
+from .sink import TablePlace, TransactionMark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
-
-
-class TablePlace(NamedTuple):
-    """The place of a Delta table: the ``location`` is a folder, or a name as SQL writes it."""
-
-    location: str
-    is_path: bool
-
-    @property
-    def sql(self) -> str:
-        """The table, as SQL names it."""
-        return f"delta.{quoted(self.location)}" if self.is_path else self.location
 
 
 def own_session(spark: SparkSession) -> SparkSession:

@@ -1,0 +1,195 @@
+"""The Delta table that changes are merged into: its columns, what it remembers of its log, and its deleted keys beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ...core import Misconfigured, Problem
+from ...formats.base import quoted
+from ...ground.options import Values
+from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_value
+from .log_state import STATE_PROPERTY, LogState
+from .sink import TablePlace, known_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_AT: Final = "_deleted_at"
+_POSITION: Final = "__connectors_deletion"
+_FILL: Final = "connectors.fill"
+"""The property of a table whose new column waits for its default."""
+_TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
+"""The options by which the default of a column is kept as JSON: no session's zone alters it."""
+
+
+class ChangeTarget:
+    """A table, by the options of its sink. ``types`` are its columns, by their names in lower case; ``None`` for no table."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.place = TablePlace(str(values["path"] or values["table"]), is_path=bool(values["path"]))
+        self.position = str(values["positionColumn"])
+        self.deleted = str(values["deletedColumn"]) if values["deletes"] == "soft" else None
+        """The column that says when a row was deleted, where rows stay."""
+        self.types: dict[str, Any] | None = None
+        self.state: LogState | None = None
+        self._deletions = deletions_of(self.place)
+        self._has_deletions: bool | None = None
+
+    @property
+    def sql(self) -> str:
+        """The table, as SQL names it."""
+        return self.place.sql
+
+    def read_columns(self, spark: SparkSession) -> None:
+        """Looks at the table anew."""
+        self.types = self.state = self._has_deletions = None
+        if (known := known_columns(spark, self.place)) is not None:
+            own = (self.position, self.deleted)
+            self.types = {column.name.lower(): column.dataType for column in known if column.name not in own}
+
+    def properties(self, spark: SparkSession) -> dict[str, str]:
+        """The properties of the table. Its state is known then, too."""
+        properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self.sql}").collect()}
+        if STATE_PROPERTY in properties:
+            self.state = LogState.of(properties[STATE_PROPERTY], self.place.location)
+        return properties
+
+    def complete(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        """Adds the column of deletions if it is not there, and finishes what an earlier run has begun."""
+        self._add_deleted_column(spark)
+        if _FILL in properties:
+            self.fill(spark, json.loads(bytes.fromhex(properties[_FILL])))
+
+    def create(self, spark: SparkSession, types: Mapping[str, Any]) -> None:
+        """Makes the table."""
+        from pyspark.sql import functions as F
+
+        columns = [F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
+        columns.append(F.lit("").alias(self.position))
+        if self.deleted is not None:
+            columns.append(F.lit(None).cast("timestamp").alias(self.deleted))
+        writer = spark.range(0).select(*columns).write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
+        writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
+        self.types = {name.lower(): kind for name, kind in types.items()}
+
+    def note(self, spark: SparkSession, state: LogState) -> LogState:
+        """Remembers ``state``."""
+        if state != self.state:
+            self._set_property(spark, STATE_PROPERTY, state.text())
+            self.state = state
+        return state
+
+    def has_rows(self, spark: SparkSession) -> bool:
+        return bool(spark.sql(f"SELECT 1 FROM {self.sql} LIMIT 1").collect())
+
+    def add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
+        """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
+        from pyspark.sql import functions as F
+
+        is_left_out = self.state is not None and name in self.state.columns and name not in self.values["fill"]
+        if (is_left_out or name in changes.required) and self.has_rows(spark):
+            raise _left_out(name) if is_left_out else unknown_value(name)
+        fill = None
+        if (default := changes.defaults.get(name)) is not None:
+            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
+            fill = {"column": name, "kind": kind, "text": text}
+            self._set_property(spark, _FILL, json.dumps(fill).encode().hex())
+        spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {kind})")
+        if fill is not None:
+            self.fill(spark, fill)
+
+    def fill(self, spark: SparkSession, fill: Mapping[str, str]) -> None:
+        """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
+        name, schema = fill["column"], f"v {fill['kind']}"
+        if name in spark.sql(f"SELECT * FROM {self.sql} LIMIT 0").columns:
+            times = ", ".join(f"'{key}', '{value}'" for key, value in _TIMES.items())
+            text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
+            value = f"from_json({text}, '{schema}', map({times})).v"
+            spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}")
+        spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
+
+    def delete(self, spark: SparkSession, condition: str) -> None:
+        """Deletes the rows ``old`` for which ``condition`` is true, or says of them that they are deleted, where rows stay."""
+        if self.deleted is None:
+            spark.sql(f"DELETE FROM {self.sql} AS old WHERE {condition}")
+            return
+        column = quoted(self.deleted)
+        spark.sql(f"UPDATE {self.sql} AS old SET {column} = current_timestamp() WHERE {condition} AND old.{column} IS NULL")
+
+    def remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], number: int) -> None:
+        """Appends the deleted keys of a batch. A key may be there several times: its last position counts."""
+        from pyspark.sql import functions as F
+
+        rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
+        place, evolution = self._deletions, {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
+        writer = rows.write.format("delta").mode("append").options(**evolution)  # a key may have become wider
+        writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
+        self._has_deletions = True
+        if number % 100 == 99:
+            retention = int(self.values["deletedRetention"])
+            spark.sql(f"DELETE FROM {place.sql} WHERE {_AT} < current_timestamp() - INTERVAL {retention} SECONDS")
+
+    def forget_deletions(self, spark: SparkSession) -> None:
+        """Removes the deleted keys of a table that was here before."""
+        if self._remembers_deletions(spark):
+            spark.sql(f"DELETE FROM {self._deletions.sql}")
+
+    def without_late(self, spark: SparkSession, changes: DataFrame, keys: Sequence[str], state: LogState) -> DataFrame:
+        """``changes`` without those that are older than a truncation, or than the deletion of their key."""
+        from pyspark.sql import functions as F
+
+        if state.truncated is not None:
+            truncated = state.log_part(state.truncated)
+            changes = changes.where(F.col(SNAPSHOT) | (F.col(POSITION).substr(1, len(truncated)) > truncated))
+        if not self._remembers_deletions(spark):
+            return changes
+        place = self._deletions
+        table = spark.read.format("delta").load(place.location) if place.is_path else spark.table(place.location)
+        deletions = table.select(*map(quoted, keys), F.col(quoted(self.position)).alias(_POSITION))
+        condition: Any = F.lit(True)
+        for key in keys:
+            condition = condition & changes[quoted(key)].eqNullSafe(deletions[quoted(key)])
+        is_older = condition & ~changes[DELETED] & ~changes[SNAPSHOT] & (changes[POSITION] <= deletions[_POSITION])
+        return changes.join(deletions, is_older, "left_anti")
+
+    def _add_deleted_column(self, spark: SparkSession) -> None:
+        """Adds the column that tells which rows are deleted. The state has its name first: no column of the source is it."""
+        columns = [name.lower() for name in spark.table(self.sql).columns]
+        if (state := self.state) is not None:
+            if state.deleted not in (None, self.deleted):
+                text = f"must be soft, with deletedColumn={state.deleted}, which tells the deleted rows of the table."
+                raise Misconfigured(NAME, [Problem("deletes", text)])
+            own = {*columns, *map(str.lower, state.columns)}
+            if self.deleted is not None and state.deleted is None and self.deleted.lower() in own:
+                text = f"names a column that {state.topic} has, or has had: {self.deleted}. Give it another name."
+                raise Misconfigured(NAME, [Problem("deletedColumn", text)])
+            self.note(spark, replace(state, deleted=self.deleted))
+        if self.deleted is not None and self.deleted.lower() not in columns:
+            spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
+
+    def _remembers_deletions(self, spark: SparkSession) -> bool:
+        if self._has_deletions is None:
+            self._has_deletions = known_columns(spark, self._deletions) is not None
+        return self._has_deletions
+
+    def _set_property(self, spark: SparkSession, name: str, value: str) -> None:
+        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{name}' = '{value}')")
+
+
+def deletions_of(table: TablePlace) -> TablePlace:
+    """The place where the deleted keys of ``table`` are remembered."""
+    location = table.location.rstrip("/")
+    is_quoted = not table.is_path and location.endswith("`")
+    return table._replace(location=f"{location[:-1]}_deleted`" if is_quoted else f"{location}_deleted")
+
+
+def _left_out(name: str) -> Misconfigured:
+    text = (
+        f"the table has been without the column {name}, which the rows had in the log: their values are not known. Give "
+        f'fill={{"{name}": null}}, which leaves them empty until the rows change, or come by a new snapshot.'
+    )
+    return Misconfigured(NAME, [Problem("fill", text)])
