@@ -241,7 +241,7 @@ def first_records(
         if stamp is not None and stamp < times[name]:
             at = _first_of_time(cluster, name, at, ends[name], times[name])
             stamp = cluster.times({name: at})[name] if at < ends[name] else None
-        if stamp is not None:
+        if stamp is not None and stamp >= times[name]:  # an earlier one may have come meanwhile
             found[name] = at
     return found
 
