@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
+from connectors.core import Transient
 from connectors.systems.kafka.source import KafkaSource
 
 from .reading import Query
@@ -107,3 +111,33 @@ def test_transactions_do_not_hide_the_times_of_records() -> None:
 def test_durations_are_read_as_everywhere(option: str) -> None:
     values = KafkaSource.of({"kafka.bootstrap.servers": "h:1", "subscribe": "t", option: "5 minutes"}).values
     assert values[option] == 300.0
+
+
+class OneBroker:
+    """A consumer to which only the broker of partition 0 answers, which grows all the time."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+        self._newest: Any = None
+        self._until = time.monotonic() + 10
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def poll(self, seconds: float) -> Any:
+        assert time.monotonic() < self._until, "it waits for ever"
+        message = self._consumer.poll(0.001 if self._newest else seconds)
+        self._newest = self._newest if message is None or message.partition() else message
+        return self._newest
+
+
+def test_a_partition_that_grows_does_not_hide_that_another_one_does_not_answer() -> None:
+    topic = Topic(2)
+    topic.send([b"a", b"b"])
+    cluster = KafkaSource.of(topic.options(), streaming=True).cluster()
+    offsets = {(topic.name, 0): 0, (topic.name, 1): 0}
+    assert cluster.times(offsets) == {(topic.name, 0): BEGIN, (topic.name, 1): BEGIN + 1}
+    cluster.timeout, cluster._peeking = 0.5, OneBroker(cluster._peeking)  # type: ignore[assignment]
+    with pytest.raises(Transient, match="no answer in time"):
+        cluster.times(offsets)
+    cluster.close()

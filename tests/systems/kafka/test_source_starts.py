@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from connectors.core import Misconfigured
+from connectors.systems.kafka import cluster
 from connectors.systems.kafka.source import KafkaSource
 
 from .reading import Query, batch
@@ -168,6 +170,32 @@ def test_times_of_records_need_not_grow_behind_an_aborted_record() -> None:
     topic.send([b"9"], at=BEGIN + 9000)
     topic.send([b"2"], at=BEGIN + 2000)
     assert query.values() == []
+
+
+def test_a_stream_goes_on_behind_a_record_that_comes_while_the_time_to_stop_at_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = Topic(1)
+    writer = topic.transactional()
+    late = [b"b", b"c"]
+
+    def send(value: bytes) -> None:
+        writer.begin_transaction()
+        topic.send([value], producer=writer)
+        writer.commit_transaction(30)
+
+    def scan(*arguments: Any) -> int:
+        offset = first_of_time(*arguments)
+        if late:
+            send(late.pop(0))
+        return offset
+
+    first_of_time = cluster._first_of_time
+    monkeypatch.setattr(cluster, "_first_of_time", scan)
+    send(b"0")  # the marker is later than the time to stop at
+    send(b"a")
+    query = Query(topic.options(stopAt=str(BEGIN + 9000)))
+    assert query.values() == [b"0", b"a", b"b", b"c"]
 
 
 def test_partitions_are_read_as_assigned(topic: Topic) -> None:

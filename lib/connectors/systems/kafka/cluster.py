@@ -24,6 +24,7 @@ _log = logging.getLogger("connectors.kafka")
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own topics, as its Java client has them; a pattern matches only the user's, of which some begin with __, too."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+_NO_TIMES: Final = "the times of the next records cannot be read: no answer in time"
 _PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
 _CONSUMER_SETTINGS: Final = (
     "group.", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof",
@@ -157,10 +158,13 @@ class Cluster:
         if not offsets:
             return {}
         times: dict[Partition, int | None] = {}
+        deadline = machine.monotonic() + self.timeout
         for partition, _, stamp in self._peek(offsets):
             times.setdefault(partition, stamp)
             if len(times) == len(offsets):
                 break
+            if machine.monotonic() > deadline:  # a partition that grows answers all the time, in place of the others
+                raise Transient(_NO_TIMES)
         return times
 
     def times_from(self, partition: Partition, offset: int) -> Iterator[tuple[int, int]]:
@@ -185,7 +189,7 @@ class Cluster:
                         deadline = machine.monotonic() + self.timeout
             finally:
                 consumer.unassign()
-            raise Transient("the times of the next records cannot be read: no answer in time")
+            raise Transient(_NO_TIMES)
 
     @staticmethod
     def _place_and_time(message: Any) -> tuple[Partition, int, int | None]:
@@ -241,7 +245,7 @@ def first_records(
         if stamp is not None and stamp < times[name]:
             at = _first_of_time(cluster, name, at, ends[name], times[name])
             stamp = cluster.times({name: at})[name] if at < ends[name] else None
-        if stamp is not None:
+        if stamp is not None and stamp >= times[name]:  # an earlier one may have come meanwhile
             found[name] = at
     return found
 
