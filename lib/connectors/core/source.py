@@ -335,6 +335,18 @@ class Source(ABC):
         """Problems between options that are each valid alone; by default none. Does not contact the system."""
         return iter(())
 
+    @classmethod
+    def start_options(cls, time: int | None) -> Mapping[str, str]:
+        """The options of a stream that starts with the records of ``time``, in milliseconds since 1970, or with the first one.
+
+        By default that is what a source does without options, and no other start is known: raises
+        :class:`~connectors.ground.errors.Misconfigured`.
+        """
+        if time is not None:
+            text = f"cannot be a time for connectors.{cls.name}, which has no option for its start. Leave it out."
+            raise Misconfigured("connectors", [Problem("startFrom", text)])
+        return {}
+
     @property
     def pushes_filters(self) -> bool:
         """True if a batch read can leave out rows by the conditions of :meth:`push_filters`."""

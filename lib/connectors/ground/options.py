@@ -27,7 +27,7 @@ REQUIRED: Final = object()
 
 _SECRET: Final = re.compile(
     r"password|passphrase|passwd|pwd$|secret|token|credential|(^|[._-])sas$|api[._-]?key$|(private|access|account)[._-]?key$"
-    r"|connection[._-]?string$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$|^headers$|^auth$|^config$|^pipelines$",
+    r"|connection[._-]?string$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$|^headers$|^auth$|^config$|^pipelines$|^sources$",
     re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)

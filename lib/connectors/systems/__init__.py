@@ -35,6 +35,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "file_stream": ("file_stream", "FileStreamSource", "FileStreamSink"),
     "files": ("files", "FilesSource", "FilesSink"),
     "firehose": ("firehose", None, "FirehoseSink"),
+    "hybrid": ("hybrid", "HybridSource", None),
     "http": ("http", "HttpSource", "HttpSink"),
     "jdbc": ("jdbc", "JdbcSource", "JdbcSink"),
     "kafka": ("kafka", "KafkaSource", "KafkaSink"),
@@ -57,6 +58,11 @@ def add_system(kind: type) -> None:
         _ADDED[kind.name] = _joined(all_systems().get(kind.name, (None, None)), kind)
     else:
         _add_plugin(kind)
+
+
+def added_systems() -> Mapping[str, System]:
+    """The user's own systems, declared with ``@source`` or added by :func:`add_system`."""
+    return {**{name: (kind, None) for name, kind in DECLARED.items()}, **_ADDED}
 
 
 def _joined(system: System, kind: type[Source] | type[Sink]) -> System:
@@ -83,7 +89,7 @@ def own_systems() -> Mapping[str, System]:
 
 def all_systems() -> Mapping[str, System]:
     """Every system: the library's, those of installed packages, declared with ``@source``, or added by :func:`add_system`."""
-    return {**own_systems(), **installed_systems(), **{name: (kind, None) for name, kind in DECLARED.items()}, **_ADDED}
+    return {**own_systems(), **installed_systems(), **added_systems()}
 
 
 @lru_cache
@@ -143,6 +149,9 @@ def _recording(sink: type[Sink]) -> type[Sink]:
 
 def source_class(name: str) -> type[Source]:
     """The source of a system, by ``"files"`` or ``"connectors.files"``. Raises ``Misconfigured`` for another name."""
+    short = name.removeprefix("connectors.")
+    if short in SYSTEMS and short not in added_systems() and (known := _imported(short)[0]):
+        return known  # the others are not imported for it
     sources = {system: source for system, (source, _) in all_systems().items() if source is not None}
     return _named(name, "source", sources)
 

@@ -356,7 +356,7 @@ class SourceSuite(SourceCases):
                     tasks.remove(task)
                 else:
                     rows += batch.to_pylist()
-        same_records(written, rows)
+        same_records(written, rows + query.rest(log))
 
 
 

@@ -134,6 +134,12 @@ class KafkaSource(Source):
         yield from check_format(values)
         yield from check_consumer_config(values)
 
+    @classmethod
+    def start_options(cls, time: int | None) -> Mapping[str, str]:
+        if time is None:
+            return {"startingOffsets": "earliest"}
+        return {"startingTimestamp": str(time), "startingOffsetsByTimestampStrategy": "latest"}
+
     def check_start(self) -> None:
         """Raises ``Misconfigured`` for a start or an end that makes no sense in a stream, or in a batch."""
         if problems := list(check_bounds(self.values, streaming=self.streaming)):

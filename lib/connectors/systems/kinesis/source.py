@@ -108,6 +108,12 @@ class KinesisSource(CursorSource):
         if values["startingTimestamp"] is not None and start != _AT_TIME:
             yield Problem("startingTimestamp", f"has no use without startingPosition={_AT_TIME}.")
 
+    @classmethod
+    def start_options(cls, time: int | None) -> Mapping[str, str]:
+        if time is None:
+            return {"startingPosition": _OLDEST}
+        return {"startingPosition": _AT_TIME, "startingTimestamp": str(time)}
+
     def begin(self) -> None:
         with self._client() as client:
             client.summary()
