@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..batching import Failure, batching_options
-from ..core import REQUIRED, Batch, Options, Poison, Text
+from ..core import REQUIRED, Batch, Options, Poison, Text, Transient
 from ..core.datasets import Dataset
+from ..formats.templates import filled
+from ..ground.columns import Template, template_columns
 from .aws import AWS_OPTIONS, RECORD_OPTIONS, RecordSink, RecordWriter, aws_dataset
 
 
@@ -25,7 +27,9 @@ class FirehoseSink(RecordSink):
         | batching_options(max_records=500, max_bytes="4MB", max_time="100ms", most_records=500, most_bytes=4 << 20)
         | RECORD_OPTIONS
         | Options(
-            deliveryStream=Text(REQUIRED, meaning="the delivery stream"),
+            deliveryStream=Template(
+                REQUIRED, example="orders_{region}", meaning="the delivery stream, or one by row: orders_{region}"
+            ),
             delimiter=Text("", meaning="text behind each record; \\\\n makes lines, as most destinations need them"),
         )
     )
@@ -36,7 +40,8 @@ class FirehoseSink(RecordSink):
         return f"{self.values['endpoint'] or self.values['region'] or ''}/{self.values['deliveryStream']}"
 
     def datasets(self) -> Sequence[Dataset]:
-        return [aws_dataset("firehose", self.values, self.values["deliveryStream"])]
+        stream = self.values["deliveryStream"]
+        return [] if template_columns(stream) else [aws_dataset("firehose", self.values, stream)]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FirehoseWriter:
         return FirehoseWriter(self, batch, "firehose")
@@ -47,12 +52,28 @@ class FirehoseWriter(RecordWriter):
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
         delimiter = self._values["delimiter"].replace("\\n", "\n").encode()
-        return [body if isinstance(body, Poison) else {"Data": body + delimiter} for body in self.bodies(rows)]
+        streams = filled(self._values["deliveryStream"], rows)
+        return [self._entry(stream, body, delimiter) for stream, body in zip(streams, self.bodies(rows), strict=True)]
+
+    @staticmethod
+    def _entry(stream: bytes | Poison, body: bytes | Poison, delimiter: bytes) -> Any:
+        if isinstance(stream, Poison) or isinstance(body, Poison):
+            return stream if isinstance(stream, Poison) else body
+        return stream.decode(), body + delimiter
 
     def sizes(self, entries: Sequence[Any]) -> list[int]:
-        return [len(entry["Data"]) for entry in entries]
+        return [len(data) for _, data in entries]
 
     def send(self, entries: list[Any]) -> Iterator[Failure]:
-        stream = self._values["deliveryStream"]
-        name = f"the delivery stream {stream}"
-        return self.put(name, "put_record_batch", "RequestResponses", DeliveryStreamName=stream, Records=entries)
+        places: dict[str, list[int]] = {}
+        for place, (stream, _) in enumerate(entries):
+            places.setdefault(stream, []).append(place)
+        for stream, own in places.items():
+            request = {"DeliveryStreamName": stream, "Records": [{"Data": entries[place][1]} for place in own]}
+            try:
+                failures = self.put(f"the delivery stream {stream}", "put_record_batch", "RequestResponses", **request)
+                yield from ((own[place], error) for place, error in failures)
+            except Transient as outage:
+                if len(places) == 1:
+                    raise
+                yield from ((place, outage) for place in own)  # what the other streams have taken is not put again

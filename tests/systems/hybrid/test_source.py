@@ -79,6 +79,26 @@ def test_a_part_ends_where_its_data_end_when_a_run_comes_to_it(parts: Parts) -> 
     assert SourceQuery(parts).rest(log) == rows(12, 14)
 
 
+def test_a_run_that_ends_reads_the_last_part_up_to_where_it_ended_when_the_run_came_to_it(parts: Parts) -> None:
+    parts.files("a", 0, 10)
+    parts.clock(10)
+    log: list[Any] = []
+    query = SourceQuery(parts, maxRowsPerTrigger="4")
+    query.planner.freeze()
+    assert query.next(log) == rows(0, 10)
+    assert query.next(log) == rows(0, 4)
+    parts.clock(20)
+    assert query.rest(log) == rows(4, 10)
+    assert SourceQuery(parts).rest(log) == rows(10, 20)
+
+
+def test_a_part_without_an_end_must_be_the_last(parts: Parts) -> None:
+    parts.parts = [{"format": "sequence", "options": {"maxRowsPerTrigger": 10}}]
+    parts.clock(3)
+    with pytest.raises(Misconfigured, match="without it an availableNow query would never end"):
+        SourceQuery(parts).next([])
+
+
 def test_a_source_that_comes_behind_the_last_one_follows_it(parts: Parts) -> None:
     parts.files("a", 0, 10)
     log: list[Any] = []

@@ -256,6 +256,37 @@ def test_a_delivery_stream_that_does_not_exist_is_named() -> None:
         write(FirehoseSink, {**Delivery().options(), "deliveryStream": "nobody"}, numbered(1), dataColumn="data")
 
 
+def test_a_delivery_stream_is_made_of_columns() -> None:
+    left, right = Delivery(), Delivery()
+    numbers = range(100)
+    names = [(left, right)[number % 2].name.removeprefix("d-") for number in numbers]
+    table = pa.table({"data": [str(number) for number in numbers], "end": names})
+    write(FirehoseSink, left.options(), table, dataColumn="data", delimiter="\n", deliveryStream="d-{end}")
+    assert sorted(map(int, left.content().splitlines())) == [*numbers[::2]]
+    assert sorted(map(int, right.content().splitlines())) == [*numbers[1::2]]
+    with pytest.raises(Poison, match=r"a column of d-\{end\} is null"):
+        nameless = pa.table({"data": ["x"], "end": pa.nulls(1, pa.string())})
+        write(FirehoseSink, left.options(), nameless, dataColumn="data", deliveryStream="d-{end}")
+
+
+def test_of_several_delivery_streams_only_what_one_has_not_taken_is_put_again() -> None:
+    left, right = Delivery(), Delivery()
+    refused = {left.name: 0, right.name: 2}
+
+    def rule(call: Seen, forward: Callable[..., Reply]) -> Reply:
+        name = body(call)["DeliveryStreamName"]
+        refused[name] -= 1
+        return Reply(503, b"{}", {}) if refused[name] >= 0 else forward()
+
+    with FaultProxy(left.server.url) as proxy:
+        proxy.rule = rule
+        table = pa.table({"data": [str(n) for n in range(20)], "stream": [left.name, right.name] * 10})
+        options = {**left.options(), "endpoint": proxy.url, "deliveryStream": "{stream}", "delimiter": "\n"}
+        write(FirehoseSink, options, table, dataColumn="data")
+    assert sorted(map(int, left.content().splitlines())) == [*range(0, 20, 2)]
+    assert sorted(map(int, right.content().splitlines())) == [*range(1, 20, 2)]
+
+
 def test_a_record_too_large_for_firehose_is_a_bad_row() -> None:
     with pytest.raises(Poison, match="more than the 1024000 that"):
         write(FirehoseSink, Delivery().options(), pa.table({"data": ["x" * 1_024_001]}), dataColumn="data")

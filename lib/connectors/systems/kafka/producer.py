@@ -21,7 +21,7 @@ from .cluster import MAX_MILLISECONDS, SinkTopic, SinkTopics
 from .config import producer_config
 from .errors import ClientReports, client, new_client, producer_error
 from .native import COPIED, MESSAGE, UNASSIGNED, NativeLibrary, addresses_of, library
-from .records import Serializer, keep_mask, readable, sizes
+from .records import Serializer, fixed_topic, keep_mask, readable, sizes
 
 if TYPE_CHECKING:
     from .sink import KafkaSink
@@ -249,10 +249,10 @@ class PooledProducer:
         self._patience = sink.patience()
         self.reports = ClientReports()
         topics = SinkTopics(sink.config())
-        config = producer_config(sink.config(), topics.largest_record(sink.values["topic"]), self.reports)
+        config = producer_config(sink.config(), topics.largest_record(fixed_topic(sink.values)), self.reports)
         config.setdefault("message.timeout.ms", round(self._patience * 1000))
         self.producer: Any = new_client("Producer", config, self.reports)
-        self.feeder: Any = RecordFeeder(self.producer, config, topics, sink.values["topic"], self._patience)
+        self.feeder: Any = RecordFeeder(self.producer, config, topics, fixed_topic(sink.values), self._patience)
 
     def flush(self) -> None:
         """Returns when all records have arrived. Raises ``Transient`` if one did not."""
@@ -293,5 +293,5 @@ PRODUCERS: Final = ClientPool(PooledProducer.close)
 
 def take_producer(sink: KafkaSink) -> PooledProducer:
     """A producer of the pool, or a new one."""
-    key = digest(dumps([sink.config(), sink.values["topic"]]))
+    key = digest(dumps([sink.config(), fixed_topic(sink.values)]))
     return PRODUCERS.take(key) or PooledProducer(sink, key)

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects, row_at
 from ...formats import Side, format_of
-from ...ground.columns import is_binary, is_text
-from ...ground.errors import Misconfigured, Problem
+from ...formats.templates import filled
+from ...ground.columns import is_binary, is_text, template_columns
+from ...ground.errors import Misconfigured, Poison, Problem
 from ...ground.options import Values, usage
 
 Array = Any
@@ -29,6 +30,12 @@ _FRAME_BYTES: Final = 82
 """At least the size of a batch of one record without key, value and headers; lengths take up to 5 bytes each."""
 
 
+def fixed_topic(values: Values) -> str | None:
+    """The topic of every record; ``None`` if it depends on the row, by a template or a column."""
+    topic = values["topic"]
+    return None if topic is None or template_columns(topic) else str(topic)
+
+
 class Serializer:
     """Makes the columns of records. Raises ``Misconfigured`` for a frame without the necessary columns."""
 
@@ -39,7 +46,7 @@ class Serializer:
             raise Misconfigured("connectors.kafka", problems)
         self._sides: list[Side] = [side for side in ("key", "value") if side in schema.names]
         self._formats = {
-            side: format_of(values, schema.field(side).type, side, values["topic"]) for side in self._sides
+            side: format_of(values, schema.field(side).type, side, fixed_topic(values)) for side in self._sides
         }
         if problems := list(self._unwritable()):
             raise Misconfigured("connectors.kafka", problems)
@@ -64,7 +71,10 @@ class Serializer:
             rows, columns[side], mask = self._encoded(side, rows, rejects)
             columns = {name: column if name == side else column.filter(mask) for name, column in columns.items()}
         for name, kind in _KINDS.items():
-            if name in self.schema.names and not (name == "topic" and self.values["topic"]):
+            if name == "topic" and self.values["topic"]:
+                if not fixed_topic(self.values):
+                    columns[name] = self._topics(rows)
+            elif name in self.schema.names:
                 columns[name] = _cast(rows.column(name), kind)
         if self.values["orderColumn"]:
             columns["order"] = rows.column(self.values["orderColumn"])
@@ -87,11 +97,19 @@ class Serializer:
         values = pa.concat_arrays(encoded) if encoded else pa.array([], pa.binary())
         return _without(rows, bad, rejects), values, pa.array(keep_mask(rows, bad))
 
+    def _topics(self, rows: pa.RecordBatch) -> Array:
+        """The topic of each row; null where a column of the template is null."""
+        if not self.values["topic"]:
+            return rows.column("topic")
+        names = filled(self.values["topic"], rows)
+        return pa.array([None if isinstance(name, Poison) else name.decode() for name in names], pa.string())
+
     def _bad(self, rows: pa.RecordBatch) -> dict[int, str]:
         bad: dict[int, str] = {}
-        if not self.values["topic"]:
-            bad.update(dict.fromkeys(_nulls(rows.column("topic")), "its topic is null"))
-            bad.update(dict.fromkeys(_equal(rows.column("topic"), ""), "its topic is empty"))
+        if not fixed_topic(self.values):
+            topics = self._topics(rows)
+            bad.update(dict.fromkeys(_nulls(topics), "its topic is null"))
+            bad.update(dict.fromkeys(_equal(topics, ""), "its topic is empty"))
         if self.values["operation"] == "upsert":
             bad.update(dict.fromkeys(_nulls(rows.column("key")), "its key is null, and operation=upsert needs one"))
         if "timestamp" in rows.schema.names:

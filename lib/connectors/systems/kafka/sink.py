@@ -13,7 +13,7 @@ from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format, sides
-from ...ground.columns import Column
+from ...ground.columns import Column, Template
 from ...ground.errors import Misconfigured, Problem
 from ...ground.options import Choice, Duration, Int, Options, Text, Values
 from ...storage.location import Location
@@ -22,7 +22,7 @@ from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import CREDENTIAL_REFUSED, check_config, client_config, topic_dataset
 from .ledger import TransactionSettings, contents
 from .producer import SendingWriter, StagingWriter
-from .records import wrong_columns
+from .records import fixed_topic, wrong_columns
 
 SCHEME: Final = "kafka://"
 """The prefix of a broker address in commands that take several kinds of addresses."""
@@ -75,7 +75,7 @@ class KafkaSink(FrameSink):
     name = "kafka"
     options = Options(
         {
-            "topic": Text(None, meaning="the topic; or a column topic"),
+            "topic": Template(None, example="orders_{region}", meaning="the topic, or orders_{region}; or a column topic"),
             "transactionalIdPrefix": Text(
                 None, needed_by='guarantee=exactly-once: a name that is unique to this query, such as "orders-to-kafka"',
                 meaning="required for exactly-once; unique to the query",
@@ -142,7 +142,7 @@ class KafkaSink(FrameSink):
         return f"{self.config()['bootstrap.servers']}/{self.values['topic'] or ''}"
 
     def datasets(self) -> Sequence[Dataset]:
-        topic = self.values["topic"]  # a column names it otherwise
+        topic = fixed_topic(self.values)
         return [topic_dataset(self.config(), topic)] if topic else []
 
     def sink_id(self) -> str:
@@ -165,7 +165,7 @@ class KafkaSink(FrameSink):
             prefix=prefix if prefix == sink_id else f"{prefix}-{sink_id}",
             timeout=self.values["transactionTimeout"],
             patience=self.patience(),
-            topic=self.values["topic"],
+            topic=fixed_topic(self.values),
         )
 
     def places_rows(self) -> bool:
@@ -223,7 +223,7 @@ def _check_settings(values: Values) -> Iterator[Problem]:
 def _check_formats(values: Values) -> Iterator[Problem]:
     typed = Values({**dict(values), "schema": "c string", "key.schema": "c string"}, frozenset(), {})  # the frame has others
     yield from check_format(typed)
-    for side in sides(values) if values["schemaRegistry.url"] and not values["topic"] else ():
+    for side in sides(values) if values["schemaRegistry.url"] and not fixed_topic(values) else ():
         if values[f"{side}.format"] in ("avro", "protobuf", "json") and not values[f"{side}.subject"]:
             text = "missing; the subject in the schema registry, which follows from topic only where that is an option."
             yield Problem(f"{side}.subject", text)
