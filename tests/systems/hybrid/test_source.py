@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,21 @@ def test_a_row_with_a_null_in_its_key_is_never_left_out(tmp_path: Path) -> None:
     assert rest.to_pylist() == batch.take([0, 2]).to_pylist()
 
 
+def test_keys_of_several_columns_and_any_type_are_told_apart(tmp_path: Path) -> None:
+    kinds = [("a", pa.string()), ("b", pa.binary()), ("c", pa.decimal128(9, 2)), ("d", pa.float32()), ("e", pa.date32())]
+    schema = pa.schema([*kinds, ("ts", SCHEMA.field("ts").type)])
+    overlap = Overlap(storage_of(str(tmp_path)), "query", "ts", 60, [name for name, _ in kinds])
+    one = {"a": "1", "b": b"\0\xff", "c": Decimal("1.10"), "d": 0.1, "e": BEGIN.date(), "ts": BEGIN}
+    cells = ({"a": "1\0", "b": b"\xff"}, {"c": Decimal("1.11")}, {"d": 0.2}, {"e": date(2027, 1, 1)})
+    others = [{**one, **other} for other in cells]
+    recent = overlap.recent()
+    overlap.add(recent, pa.RecordBatch.from_pylist([one], schema))
+    overlap.record("split", recent)
+    last = overlap.end("part") or 0
+    rest = overlap.without_read(pa.RecordBatch.from_pylist([others[0], one, *others[1:], one], schema), "part", last)
+    assert rest.to_pylist() == pa.RecordBatch.from_pylist(others, schema).to_pylist()
+
+
 def test_many_files_of_splits_become_one_and_say_the_same(tmp_path: Path) -> None:
     overlap = Overlap(storage_of(str(tmp_path)), "query", "ts", 20, ["id"])
     for number in range(150):
@@ -190,13 +207,20 @@ def test_many_files_of_splits_become_one_and_say_the_same(tmp_path: Path) -> Non
     assert again.to_pylist() == rows(100, 129)
 
 
-def test_keys_before_the_overlap_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.systems.hybrid.overlap._MOST_KEYS", 10)
+def test_rows_before_the_overlap_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.systems.hybrid.overlap._MOST_ROWS", 10)
     recent = Recent(5)
     for number in range(100):
-        recent.add(pa.array([number]), [b"%016d" % number])
-        assert len(recent.keys) <= 21
-    assert recent.table()["time"].to_pylist() == [99, *range(94, 100)]
+        recent.add(pa.table({"time": [number], "key": [b"%d" % number]}))
+        assert recent._rows.num_rows <= 22
+    assert recent.table().to_pylist()[1:] == [{"time": number, "key": b"%d" % number} for number in range(94, 100)]
+
+
+def test_without_a_key_the_last_time_is_all_that_is_noted() -> None:
+    recent = Recent(5)
+    for number in (3, 7, 5):
+        recent.add(pa.table({"time": [number, number], "key": pa.nulls(2, pa.binary())}))
+    assert recent.table().to_pylist() == [{"time": 7, "key": None}]
 
 
 def test_the_state_that_says_which_rows_were_read_must_not_be_lost(parts: Parts) -> None:
@@ -293,12 +317,13 @@ def test_what_cannot_work_is_refused(sources: Any, more: dict[str, str], error: 
 @pytest.mark.parametrize(
     ("more", "error"),
     [({"startFrom": "id"}, "names id, and the rows have no such column of type timestamp"),
-     ({"startFrom": "ts", "deduplicateBy": "x"}, "names x, which the rows do not have: id, ts")],
+     ({"startFrom": "ts", "deduplicateBy": "x"}, "names x, which the rows do not have: id, ts"),
+     ({"startFrom": "ts", "deduplicateBy": "tags"}, "must name plain columns; tags is list")],
 )  # fmt: skip
 def test_columns_of_options_must_be_there(more: dict[str, str], error: str) -> None:
     source = HybridSource.of({"sources": json.dumps([FILES, CLOCK]), **more, **STATE}, streaming=True)
     with pytest.raises(Misconfigured, match=error):
-        source.reader(SCHEMA)
+        source.reader(SCHEMA if "tags" not in error else SCHEMA.append(pa.field("tags", pa.list_(pa.string()))))
 
 
 def test_a_schema_is_needed_where_names_are_mapped() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -57,14 +56,13 @@ def test_a_topic_by_column_is_taken_for_each_row(tmp_path: Path) -> None:
 
 def test_a_topic_is_made_of_columns(tmp_path: Path) -> None:
     left, right = Target(tmp_path / "left"), Target(tmp_path / "right")
-    prefix = os.path.commonprefix([left.topic, right.topic])
-    ends = [target.topic.removeprefix(prefix) for target in (left, right, left)]
+    ends = [target.topic.removeprefix("t") for target in (left, right, left)]
     records = [{"end": end, "topic": "another", "value": f"{number}"} for number, end in enumerate(ends)]
     schema = {"end": pa.string(), "topic": pa.string(), "value": pa.string()}
     rows = [*records, {"end": None, "topic": left.topic, "value": "none"}]
-    left.write(rows, schema, topic=f"{prefix}{{end}}", errors="skip")
+    left.write(rows, schema, topic="t{end}", errors="skip")
     assert (left.values(), right.values()) == (["0", "2"], ["1"])
-    with pytest.raises(Misconfigured, match='topic .*names the column "typo"'):
+    with pytest.raises(Misconfigured, match=r'topic .*names the column "typo"'):
         left.write(records, schema, topic="{typo}")
 
 

@@ -264,8 +264,8 @@ def test_a_delivery_stream_is_made_of_columns() -> None:
     write(FirehoseSink, left.options(), table, dataColumn="data", delimiter="\n", deliveryStream="d-{end}")
     assert sorted(map(int, left.content().splitlines())) == [*numbers[::2]]
     assert sorted(map(int, right.content().splitlines())) == [*numbers[1::2]]
+    nameless = pa.table({"data": ["x"], "end": pa.nulls(1, pa.string())})
     with pytest.raises(Poison, match=r"a column of d-\{end\} is null"):
-        nameless = pa.table({"data": ["x"], "end": pa.nulls(1, pa.string())})
         write(FirehoseSink, left.options(), nameless, dataColumn="data", deliveryStream="d-{end}")
 
 

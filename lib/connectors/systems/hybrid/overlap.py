@@ -1,16 +1,15 @@
 """The overlap of two parts: which rows have been read, and how late they were, for a part that starts in the midst of them.
 
-A folder of the query's own has Arrow files of ``time`` (microseconds since 1970) and ``key`` (a digest, or null)::
+A folder of the query's own has Arrow files of ``time`` (microseconds since 1970) and ``key`` (its columns as one text)::
 
-    read/<digest of a split>    the last time of its rows, and the keys of those that came within the overlap before it
-    before/<part>               the same of all rows before a part; it is written once and read by the tasks of that part
+    read/<digest of a split>    the rows of one split that came within the overlap before the last of them
+    before/<part>               those of all splits before a part; it is written once and read by the tasks of that part
 
 A task that is tried again writes the same file once more, and files of ``read`` may be joined at any time: no row counts twice.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,54 +17,60 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core import Misconfigured, Problem, StateError, Transient
+from ...ground.columns import is_binary
 from ...ground.state import digest
 from ...storage.base import Storage
 
-_SCHEMA: Final = pa.schema([("time", pa.int64()), ("key", pa.binary(16))])
+_SCHEMA: Final = pa.schema([("time", pa.int64()), ("key", pa.binary())])
 _MOST_FILES: Final = 100
-_MOST_KEYS: Final = 100_000
-"""The keys after which a task first forgets those that are before the overlap."""
+_MOST_ROWS: Final = 100_000
+"""The rows after which a task first forgets those that are before the overlap."""
 _KEYS: Final[dict[tuple[str, str], frozenset[bytes]]] = {}
 """The files of ``before`` that this process has read, which never change."""
 _MOST_PLACES: Final = 8
 
 
 class Recent:
-    """The last time of rows, and the keys of those that came at most ``overlap`` microseconds before it."""
+    """The last time of rows, and the ``time`` and ``key`` of those that came at most ``overlap`` microseconds before it.
+
+    A row without a key is there only if it is the last.
+    """
 
     def __init__(self, overlap: int) -> None:
         self.overlap = overlap
         self.last: int | None = None
-        self.keys: dict[bytes, int] = {}
-        self._most = _MOST_KEYS
+        self._rows = _SCHEMA.empty_table()
+        self._most = _MOST_ROWS
 
-    def add(self, times: pa.Array, keys: Sequence[bytes | None] = ()) -> None:
-        """Adds rows by their ``times``, microseconds since 1970, and their ``keys``, if they have some."""
-        newest = pc.max(times).as_py()
+    def add(self, rows: pa.Table) -> None:
+        """Adds rows."""
+        newest = pc.max(rows["time"]).as_py()
         if newest is None:
             return
         self.last = newest if self.last is None else max(self.last, newest)
-        for key, time in zip(keys, times.to_pylist(), strict=True) if keys else ():
-            if key is not None and time is not None:
-                self.keys[key] = max(time, self.keys.get(key, time))
-        if len(self.keys) > self._most:
-            self.keys = self._within()
-            self._most = max(_MOST_KEYS, 2 * len(self.keys))
-
-    def _within(self) -> dict[bytes, int]:
-        first = (self.last or 0) - self.overlap
-        return {key: time for key, time in self.keys.items() if time >= first}
+        self._rows = pa.concat_tables([self._rows, self._within(rows)])
+        if self._rows.num_rows > self._most:
+            self._most = max(_MOST_ROWS, 2 * self.table().num_rows)
 
     def table(self) -> pa.Table:
-        keys = self._within()
-        times = [] if self.last is None else [self.last]
-        return pa.table([[*times, *keys.values()], [*[None for _ in times], *keys]], schema=_SCHEMA)
+        """The rows."""
+        if self.last is not None:
+            end = pa.table([[self.last], [None]], schema=_SCHEMA)
+            self._rows = pa.concat_tables([end, self._within(self._rows)]).combine_chunks()
+        return self._rows
+
+    def _within(self, rows: pa.Table) -> pa.Table:
+        first = pa.scalar((self.last or 0) - self.overlap, pa.int64())
+        return rows.filter(pc.and_(pc.greater_equal(rows["time"], first), pc.is_valid(rows["key"])))
 
 
 def check_columns(schema: pa.Schema, column: str, keys: Sequence[str]) -> None:
     """Raises :class:`Misconfigured` for rows of ``schema`` without ``column``, a timestamp, or without ``keys``."""
     if missing := [name for name in keys if name not in schema.names]:
         text = f"names {', '.join(missing)}, which the rows do not have: {', '.join(schema.names)}."
+        raise Misconfigured("connectors.hybrid", [Problem("deduplicateBy", text)])
+    if nested := [name for name in keys if pa.types.is_nested(schema.field(name).type)]:
+        text = f"must name plain columns; {nested[0]} is {schema.field(nested[0]).type}."
         raise Misconfigured("connectors.hybrid", [Problem("deduplicateBy", text)])
     if column not in schema.names or not pa.types.is_timestamp(schema.field(column).type):
         text = f"names {column}, and the rows have no such column of type timestamp: {', '.join(schema.names)}."
@@ -80,30 +85,24 @@ class Overlap:
         self.column, self.keys = column, tuple(keys)
         self.microseconds = round(overlap * 1e6)
 
-    def times(self, rows: pa.RecordBatch) -> pa.Array:
-        """The times of ``rows`` in microseconds since 1970."""
+    def _keyed(self, rows: pa.RecordBatch) -> pa.Table:
+        """The time of each row in microseconds since 1970, and its key: the columns as texts, each behind its length."""
         column = rows.column(self.column)
-        return column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-
-    def digests(self, rows: pa.RecordBatch) -> list[bytes | None]:
-        """A digest of the key of each row; ``None`` for a key with a null, which identifies no row."""
-        columns = [rows.column(name).to_pylist() for name in self.keys]
-        return [
-            None if None in key else hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
-            for key in zip(*columns, strict=True)
-        ]
+        times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
+        parts: list[pa.Array] = []
+        for name in self.keys:
+            column = rows.column(name)
+            text = column if is_binary(column.type) else column.cast(pa.string()).cast(pa.binary())
+            parts += [pc.binary_length(text).cast(pa.string()).cast(pa.binary()), text]
+        key = pc.binary_join_element_wise(*parts, b"\0") if parts else pa.nulls(rows.num_rows, pa.binary())
+        return pa.table([times, key], schema=_SCHEMA)
 
     def recent(self) -> Recent:
         return Recent(self.microseconds)
 
     def add(self, recent: Recent, rows: pa.RecordBatch) -> None:
         """Adds ``rows`` to what a split has read."""
-        times = self.times(rows)
-        if self.keys and (newest := pc.max(times).as_py()) is not None:
-            first = max(newest, newest if recent.last is None else recent.last) - self.microseconds
-            within = pc.fill_null(pc.greater_equal(times, first), fill_value=False)
-            recent.add(times.filter(within), self.digests(rows.filter(within)))
-        recent.add(times)
+        recent.add(self._keyed(rows))
 
     def record(self, split: str, recent: Recent) -> None:
         """Stores what a split has read, before its task ends."""
@@ -119,7 +118,7 @@ class Overlap:
                 table = pa.ipc.open_file(self.storage.read(name)).read_all()
             except FileNotFoundError:
                 raise Transient(f"{name} was joined with others by another driver of the query") from None
-            recent.add(table["time"].combine_chunks(), table["key"].to_pylist())
+            recent.add(table)
         if len(files) > _MOST_FILES:
             joined = f"read/{digest(*files, length=24)}"
             self._put(joined, recent)
@@ -143,13 +142,14 @@ class Overlap:
         """``rows`` of ``part`` without those that were read before it."""
         if not self.keys:
             return rows
-        times = self.times(rows)
-        places = pc.indices_nonzero(pc.fill_null(pc.less_equal(times, last), fill_value=False))
-        if not len(places):
+        keyed = self._keyed(rows)
+        places = pc.indices_nonzero(pc.fill_null(pc.less_equal(keyed["time"], last), fill_value=False))
+        known = self._keys_before(part) if len(places) else frozenset()
+        keys = zip(places.to_pylist(), keyed["key"].take(places).to_pylist(), strict=True)
+        again = [place for place, key in keys if key in known]
+        if not again:
             return rows
-        known = self._keys_before(part)
-        again = [place for place, key in zip(places.to_pylist(), self.digests(rows.take(places)), strict=True) if key in known]
-        return rows.take(pa.array(sorted({*range(rows.num_rows)}.difference(again)), pa.int64())) if again else rows
+        return rows.filter(pc.invert(pc.is_in(pa.array(range(rows.num_rows)), pa.array(again))))
 
     def _keys_before(self, part: str) -> frozenset[bytes]:
         name = f"{self.folder}/before/{digest(part)}"
@@ -166,8 +166,8 @@ class Overlap:
         return _KEYS[place]
 
     def _put(self, name: str, recent: Recent) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, _SCHEMA) as writer:
-            writer.write_table(recent.table())
+        rows, sink = recent.table(), pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
         self.storage.make_folder(f"{self.folder}/{name.partition('/')[0]}")
         self.storage.replace(f"{self.folder}/{name}", sink.getvalue().to_pybytes(), durable=True)

@@ -89,11 +89,10 @@ class Part:
 
     def rows(self, records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """``records`` as rows of ``schema``."""
-        table = pa.Table.from_batches([records])
         columns = []
         for field in schema:
             first, *inner = self.columns.get(field.name, field.name).split(".")
-            column = table[first].combine_chunks()
+            column = records.column(first)
             for name in inner:
                 column = pc.struct_field(column, name)
             columns.append(column)

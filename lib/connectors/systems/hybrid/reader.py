@@ -55,13 +55,13 @@ class HybridReader(SplitReader[PartSplit]):
             rows = part.rows(values, self.schema)
             if overlap and split.last is not None:
                 rows = overlap.without_read(rows, split.part, split.last)
-            if overlap and self._recent:
+            if overlap and self._recent is not None:
                 overlap.add(self._recent, rows)
             self._mark = split, self._mark[1] + rows.num_rows, self._mark[2] + records.num_rows
             yield rows
         if self._emitter:
             self._emitter.finish(split)
-        if overlap and self._recent:
+        if overlap and self._recent is not None:
             overlap.record(str(split), self._recent)
 
     def _part(self, split: PartSplit) -> tuple[Part, Source, SplitReader[Any]]:
