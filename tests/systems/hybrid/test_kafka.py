@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core import Poison
+from connectors.core.planning import INITIAL
 from connectors.testing import SourceSuite, same_records
 from connectors.testing.contexts import open_context
 from connectors.testing.source_suite import SourceQuery
@@ -88,6 +89,16 @@ def test_one_topic_after_the_other_from_their_first_records(system: Any, monkeyp
     send(before, 20, 25)
     send(after, 12, 13)
     same_records(query(system, kafka(before), kafka(after)).rest(log), rows(12, 13))
+
+
+def test_each_part_has_the_parallelism_that_it_has_alone(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(5)
+    send(topic, 0, 10)
+    monkeypatch.setattr(type(system), "options", lambda self: {})
+    reading = query(system, kafka(topic))
+    log: list[Any] = []
+    reading.plan(log)
+    assert len(reading.planner.slices(INITIAL, log[0])) == 5
 
 
 def test_a_topic_starts_at_a_time_which_some_partitions_have_not_reached(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,27 @@ def test_a_later_part_starts_at_a_time(parts: Parts) -> None:
     same_records(SourceQuery(parts).rest([]), rows(0, 15))
 
 
+def test_after_an_outage_a_part_goes_on_behind_the_records_of_which_rows_came(parts: Parts) -> None:
+    parts.files("a", 0, 9)
+    parts.clock(15)
+    parts.more = {"startFrom": "ts - 30 seconds", "deduplicateBy": "id", "stateLocation": str(parts.folder / "state")}
+    log: list[Any] = []
+    query = SourceQuery(parts, numPartitions="1")
+    query.next(log)
+    number = query.plan(log)
+    assert number is not None
+    (part,) = query.planner.slices(*log[-2:])
+    (split,) = query.planner.enumerator.splits_of(part)
+    reader = query.source.reader(SCHEMA)
+    batches = reader.read(split)
+    read: list[Any] = []
+    while len(read) < 3:  # the clock gives two rows at a time, of which the first nine are left out
+        read += next(batches).to_pylist()
+    rest = [row for batch in reader.resume(split, len(read)) for row in batch.to_pylist()]
+    assert read + rest == rows(9, 15)
+    reader.close()
+
+
 def test_without_keys_the_overlap_comes_twice(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(15)

@@ -120,11 +120,9 @@ class Overlap:
                 raise Transient(f"{name} was joined with others by another driver of the query") from None
             recent.add(table)
         if len(files) > _MOST_FILES:
-            joined = f"read/{digest(*files, length=24)}"
-            self._put(joined, recent)
+            self._put(f"read/{digest(*files, length=24)}", recent)
             for name in files:
-                if name != f"{self.folder}/{joined}":
-                    self.storage.delete(name)
+                self.storage.delete(name)
         return recent
 
     def tidy(self) -> None:
