@@ -51,7 +51,7 @@ _REFUSED = {
         (
             "query", "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "pushDownPredicate",
             "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample", "preferTimestampNTZ", "prepareQuery",
-            "hint",
+            "hint", "predicates",
         ),
         _READS,
     ),
