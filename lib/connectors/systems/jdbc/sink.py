@@ -125,7 +125,7 @@ class JdbcSink(FrameSink):
             "orderColumn": Column(
                 None, only_with="keyColumns", meaning="of rows with the same key, the one with its largest value is the last"
             ),
-            "deleteColumn": Column(None, BOOLEAN, meaning="a column of booleans; true deletes the row of that key"),
+            "deleteColumn": Column(None, BOOLEAN, meaning="a boolean column: true deletes the row of the key, null does not"),
             "commit": Choice(
                 "auto", among=("auto", "batch", "prepared"),
                 excludes="guarantee=idempotent|at-least-once: rows then go straight into the table",
