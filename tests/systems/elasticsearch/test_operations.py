@@ -64,6 +64,74 @@ def test_delete_removes_documents_and_one_that_is_gone_is_no_error(server: OpenS
     assert server.documents(index) == {str(row["id"]): row for row in ROWS[:10]}
 
 
+OPERATIONS = [
+    {"op": "index", "id": 1, "name": "one"}, {"op": "create", "id": 2, "name": "two"}, {"op": "CREATE", "id": 3, "name": "no"},
+    {"op": "update", "id": 4, "name": "four"}, {"op": "upsert", "id": 5, "name": "five"}, {"op": "delete", "id": 6},
+    {"op": "upsert", "id": 7, "name": "seven"}, {"op": "delete", "id": 7}, {"op": "delete", "id": 8, "name": "x"},
+    {"op": "create", "id": 8, "name": "eight"},
+]  # fmt: skip
+OLD = [{"id": number, "name": "old", "city": "Bern"} for number in (3, 4, 6, 8)]
+
+
+def test_each_row_has_its_own_operation_in_order_and_a_replay_changes_nothing(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, OLD, idColumn="id")
+    expected = {
+        "1": {"id": 1, "name": "one"}, "2": {"id": 2, "name": "two"}, "3": OLD[0],
+        "4": {"id": 4, "name": "four", "city": "Bern"}, "5": {"id": 5, "name": "five"}, "8": {"id": 8, "name": "eight"},
+    }  # fmt: skip
+    for size in ("1000", "1"):
+        staged = write(server.url, index, OPERATIONS, idColumn="id", operationColumn="op", batch__maxRecords=size)
+        assert (staged.rows, staged.rejected) == (10, 0)
+        assert server.documents(index) == expected
+
+
+def test_rows_without_an_operation_or_with_a_wrong_one_are_bad_rows(
+    server: OpenSearchServer, index: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"op": None, "id": 1}, {"op": "merge", "id": 2}, {"op": "", "id": 3}, {"op": "index", "id": None},
+        {"op": "update", "id": 9}, {"op": "index", "id": 5},
+    ]  # fmt: skip
+    letters = {"errors": "deadLetter", "deadLetterPath": str(tmp_path)}
+    staged = write(server.url, index, rows, idColumn="id", operationColumn="op", **letters)
+    assert (staged.rejected, list(server.documents(index).values())) == (5, [{"id": 5}])
+    errors = [row["error"] for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    for text in ('"op" is null, and must be one of index, create,', '"op" is "merge", and', '"op" is "", and', '"id" is null'):
+        assert sum(text in error for error in errors) == 1
+    with pytest.raises(Poison, match='the column "op" is "merge"'):
+        write(server.url, index, rows[1:2], idColumn="id", operationColumn="op")
+
+
+def test_operations_that_need_an_id_are_bad_rows_without(server: OpenSearchServer, index: str) -> None:
+    rows = [{"op": operation, "n": 1} for operation in ("index", "create", "update", "upsert", "delete")]
+    assert write(server.url, index, rows, operationColumn="op", errors="skip").rejected == 3
+    assert [document["n"] for document in server.documents(index).values()] == [1, 1]
+    with pytest.raises(Poison, match='the operation "delete" needs the id of a document; give idColumn'):
+        write(server.url, index, rows[4:], operationColumn="op")
+
+
+def test_versions_hold_for_the_operations_of_whole_documents(server: OpenSearchServer, index: str) -> None:
+    options = {"idColumn": "id", "operationColumn": "op", "orderColumn": "v"}
+    write(server.url, index, [{"op": "index", "id": 1, "v": 5}, {"op": "index", "id": 2, "v": 5}], **options)
+    rows = [{"op": "delete", "id": 1, "v": 4}, {"op": "delete", "id": 2, "v": 6}]
+    assert write(server.url, index, rows, **options).data == {"stale": 1}
+    assert server.documents(index) == {"1": {"id": 1, "v": 5}}
+    for operation in ("create", "update", "upsert"):
+        with pytest.raises(Poison, match=f'the operation "{operation}" takes no version'):
+            write(server.url, index, [{"op": operation, "id": 1, "v": 9}], **options)
+
+
+def test_delete_column_deletes_and_is_not_written(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, ROWS[:3], idColumn="id")
+    rows = [
+        {"id": 0, "name": "new", "gone": None, "x": 1.0}, {"id": 1, "name": "x", "gone": True, "x": float("nan")},
+        {"id": 2, "name": "new", "gone": False, "x": 2.0}, {"id": 9, "name": "x", "gone": True, "x": 0.0},
+    ]  # fmt: skip
+    for _ in range(2):
+        assert write(server.url, index, rows, idColumn="id", deleteColumn="gone").rejected == 0
+        assert server.documents(index) == {"0": {"id": 0, "name": "new", "x": 1.0}, "2": {"id": 2, "name": "new", "x": 2.0}}
+
+
 def test_an_older_version_never_replaces_a_newer_one_and_is_counted(server: OpenSearchServer, index: str) -> None:
     def rows(version: int) -> list[dict[str, Any]]:
         return [{"id": n, "version": version} for n in range(5)]

@@ -27,6 +27,10 @@ HOST = {"hosts": "https://search.example.org:9200", "index": "flights"}
         ({"operation": "upsert"}, "idColumn", "missing; operation=upsert"),
         ({"operation": "update", "idColumn": "id", "orderColumn": "v"}, "orderColumn", "operation=index or delete"),
         ({"orderColumn": "v"}, "idColumn", "missing; orderColumn"),
+        ({"operationColumn": "op", "operation": "upsert", "idColumn": "id"}, "operationColumn", "operation=upsert: each row"),
+        ({"operationColumn": "op", "deleteColumn": "gone", "idColumn": "id"}, "operationColumn", "give one of them"),
+        ({"deleteColumn": "gone"}, "deleteColumn", "has no use without idColumn"),
+        ({"deleteColumn": "gone", "operation": "delete", "idColumn": "id"}, "deleteColumn", "no use with operation=delete"),
         ({"user": "me"}, "password", "user needs it"),
         ({"user": "me", "password": "hush", "apiKey": "key"}, "apiKey", "give one of them"),
         ({"hosts": "http://localhost:9200", "caCert": "ca.pem"}, "caCert", "no use with http"),
@@ -43,6 +47,17 @@ def test_what_cannot_work_is_told_by_option(typed: dict[str, str], option: str, 
     assert [problem.option for problem in error.value.problems] == [option]
     assert text in error.value.problems[0].text
     assert "hush" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [("operationColumn", "must be a column of text"), ("deleteColumn", "must be a boolean column")],
+)
+def test_columns_that_say_what_to_do_have_one_type(option: str, problem: str) -> None:
+    sink = ElasticsearchSink.of({**HOST, "idColumn": "id", option: "what"})
+    sink.refuse_frame(pa.schema([("id", pa.int64()), ("what", pa.string() if "text" in problem else pa.bool_())]), placed=False)
+    with pytest.raises(Misconfigured, match=f'{option} +{problem}; "what" is int64'):
+        sink.refuse_frame(pa.schema([("id", pa.int64()), ("what", pa.int64())]), placed=False)
 
 
 def test_defaults_are_those_of_bulk_processors() -> None:

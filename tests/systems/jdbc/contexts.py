@@ -147,6 +147,39 @@ class UpsertContext(PostgresContext):
         return None
 
 
+class Totals(DatabaseContext):
+    """A statement of the user's own, which counts how often it ran for a row: a row that comes twice is there twice."""
+
+    body = "id BIGINT PRIMARY KEY, name VARCHAR(100), n INTEGER"
+    again: ClassVar[str] = "ON CONFLICT (id) DO UPDATE SET n = totals.n + 1"
+    alias: ClassVar[str] = " AS totals"
+
+    def options(self) -> dict[str, str]:
+        values = f"(id, name, n) VALUES ({{id}}, {{name}}, 1) {self.again}"
+        return {**super().options(), "statement": f"INSERT INTO {self.table}{self.alias} {values}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        counts = self.query(f"SELECT id, name, n FROM {self.table}")
+        return [{"id": number, "name": name} for number, name, count in counts for _ in range(count)]
+
+
+class PostgresTotals(Totals, PostgresContext):
+    pass
+
+
+class SqliteTotals(Totals, SqliteContext):
+    pass
+
+
+class DuckDbTotals(Totals, DuckDbContext):
+    pass
+
+
+class MariaDbTotals(Totals, MariaDbContext):
+    again = "ON DUPLICATE KEY UPDATE n = n + 1"
+    alias = ""
+
+
 class AtLeastOnceContext(PostgresContext):
     guarantee = Guarantee.AT_LEAST_ONCE
     extra: ClassVar[dict[str, str]] = {"guarantee": "at-least-once"}

@@ -11,6 +11,7 @@ from .incremental_contexts import PostgresStream, PostgresTables
 PIPELINES: Pipelines = {
     "PostgreSQL by foreach_batch": Pipeline(jdbc.PostgresContext, "foreach_batch"),
     "PostgreSQL, prepared": Pipeline(jdbc.PreparedContext, "format"),
+    "PostgreSQL, a statement of one's own": Pipeline(jdbc.PostgresTotals, "foreach_batch"),
     "SQLite by foreach_batch": Pipeline(jdbc.SqliteContext, "foreach_batch"),
     "DuckDB": Pipeline(jdbc.DuckDbContext, "format"),
     "copy of a table": Pipeline(CopyContext, "format", PostgresStream),
@@ -19,6 +20,7 @@ PIPELINES: Pipelines = {
 QUICK = ("PostgreSQL, prepared",)
 SCHEDULES = {
     jdbc.PostgresContext: SinkQuery,
+    jdbc.PostgresTotals: SinkQuery,
     jdbc.PreparedContext: SinkQuery,
     jdbc.SqliteContext: SinkQuery,
     jdbc.DuckDbContext: SinkQuery,

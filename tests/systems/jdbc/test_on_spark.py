@@ -22,6 +22,7 @@ from .contexts import (
     DuckDbContext,
     MariaDbContext,
     PostgresContext,
+    PostgresTotals,
     PreparedContext,
     PreparedMariaDbContext,
     SqliteContext,
@@ -40,6 +41,11 @@ class TestSqlite(SparkSinkSuite):
 
 class TestPrepared(SparkSinkSuite):
     context = PreparedContext
+
+
+@pytest.mark.soak
+class TestStatementOfOnesOwn(SparkSinkSuite):
+    context = PostgresTotals
 
 
 @pytest.mark.soak

@@ -10,11 +10,15 @@ from ..marks import STAGES, marked
 from .contexts import (
     AtLeastOnceContext,
     DuckDbContext,
+    DuckDbTotals,
     MariaDbContext,
+    MariaDbTotals,
     PostgresContext,
+    PostgresTotals,
     PreparedContext,
     PreparedMariaDbContext,
     SqliteContext,
+    SqliteTotals,
     UpsertContext,
 )
 
@@ -64,6 +68,34 @@ class TestUpsert(FewerKills):
 
 class TestAtLeastOnce(FewerKills):
     class context(AtLeastOnceContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+class TestStatementOfOnesOwn(FewerKills):
+    class context(PostgresTotals):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+@pytest.mark.soak
+class TestStatementOfOnesOwnByForeachBatch(FewerKills):
+    class context(PostgresTotals):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+@pytest.mark.soak
+class TestStatementOfOnesOwnOnSqlite(FewerKills):
+    context = SqliteTotals
+
+
+@pytest.mark.soak
+class TestStatementOfOnesOwnOnDuckDb(FewerKills):
+    class context(DuckDbTotals):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+@pytest.mark.soak
+class TestStatementOfOnesOwnOnMariaDb(FewerKills):
+    class context(MariaDbTotals):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
 
 

@@ -83,7 +83,7 @@ class CassandraSink(BatchingSink):
                     "the time at which the driver began the batch",
                 ),
                 "deleteColumn": Column(
-                    None, BOOLEAN, excludes=_INSERTS, meaning="a boolean column: true deletes the row of the key"
+                    None, BOOLEAN, excludes=_INSERTS, meaning="a boolean column: true deletes the row of the key, null does not"
                 ),
                 "ignoreNulls": Flag(False, meaning="a null leaves the value as it is, in place of deleting it"),
                 "ifNotExists": Flag(False, meaning="write only rows whose key is not there, by lightweight transactions: slow"),

@@ -72,7 +72,9 @@ class DynamoDbSink(BatchingSink):
             table=Text(REQUIRED, meaning="the table"),
             keyColumns=Columns((), meaning="the columns of the table's key; default: the table is asked"),
             orderColumn=Column(None, _ORDER, meaning="a number or text that grows: an older row never replaces a newer one"),
-            deleteColumn=Column(None, BOOLEAN, meaning="a boolean column, not written: true deletes the item of the row's key"),
+            deleteColumn=Column(
+                None, BOOLEAN, meaning="a boolean column, not written: true deletes the item of the row's key, null does not"
+            ),
             ledgerTable=Text(
                 "connectors_ledger", only_with=_EXACTLY_ONCE, meaning="the table of the ledger, made if there is none"
             ),

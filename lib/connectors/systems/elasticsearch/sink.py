@@ -10,12 +10,11 @@ import pyarrow.types as types
 from ...batching import BatchingSink, batching_options
 from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Values
 from ...core.datasets import Dataset, of_server
-from ...ground.columns import Column, ColumnType
+from ...ground.columns import BOOLEAN, TEXT, Column, ColumnType
 from .client import CONNECTION, check_connection
 from .documents import IndexName, IndexTemplate
-from .writer import BulkWriter
+from .writer import NEED_ID, OPERATIONS, BulkWriter
 
-_NEED_ID = ("update", "upsert", "delete")
 _VERSION = ColumnType("a column of whole numbers or timestamps", types.is_integer, types.is_timestamp)
 
 
@@ -24,7 +23,9 @@ class ElasticsearchSink(BatchingSink):
 
     What becomes of an item that the server refuses: 429 and 5xx are sent again; 400 (the document does not fit the mapping)
     is a bad row; create 409: the document is there already, which is no error; delete 404: it is gone already; update 404:
-    a bad row.
+    a bad row. With ``operationColumn`` so is, in a replay, the update of a document that the same batch deletes later: upsert
+    it instead. Rows of ``create``, ``update`` and ``upsert`` are bad rows beside ``orderColumn``, as the server has no versions
+    for them.
 
     Guarantee: idempotent with ``idColumn``: a replay writes the same documents again. At-least-once without. Rows of one id
     arrive in the order in which a task has them; give ``orderColumn``, or repartition by the id, if several tasks do. A
@@ -43,13 +44,23 @@ class ElasticsearchSink(BatchingSink):
                 ),
                 "operation": Choice(
                     "index",
-                    among=("index", "create", *_NEED_ID),
+                    among=OPERATIONS,
                     meaning="index replaces a document, create only adds one, update and upsert change its fields",
+                ),
+                "operationColumn": Column(
+                    None, TEXT,
+                    excludes=(f"operation={'|'.join(OPERATIONS[1:])}: each row has its own", "deleteColumn"),
+                    meaning=f"the operation of each row ({', '.join(OPERATIONS)}), not written; another one or null is a bad "
+                    f"row, as {', '.join(NEED_ID)} without idColumn",
+                ),
+                "deleteColumn": Column(
+                    None, BOOLEAN, only_with="idColumn", excludes="operation=delete: it deletes each row's document",
+                    meaning="a boolean column, not written: true deletes the document of the row's id, null does not",
                 ),
                 "idColumn": Column(
                     None,
                     needed_by=(
-                        f"operation={'|'.join(_NEED_ID)}: the column that names the document",
+                        f"operation={'|'.join(NEED_ID)}: the column that names the document",
                         "orderColumn: the document whose versions it compares",
                     ),
                     meaning="the document's id; makes the sink idempotent",
@@ -64,7 +75,10 @@ class ElasticsearchSink(BatchingSink):
         )
     )
     promise = Guarantee.IDEMPOTENT
-    conditions = "idColumn names the document of a row; at-least-once without"
+    conditions = (
+        "idColumn names the document of a row; at-least-once without; with operationColumn, no update of a document that its "
+        "batch deletes later"
+    )
 
     check = staticmethod(check_connection)
 

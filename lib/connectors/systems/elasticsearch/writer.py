@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
@@ -29,6 +30,9 @@ _BODY: Final = {
     "update": (b'{"doc":', b"}"),
     "upsert": (b'{"doc":', b',"doc_as_upsert":true}'),
 }
+NEED_ID: Final = ("update", "upsert", "delete")
+OPERATIONS: Final = ("index", "create", *NEED_ID)
+_VERSIONED: Final = ("index", "delete")
 _LONGEST_ID: Final = 512
 """Bytes of an id. The server refuses the whole request for a longer one."""
 _ACTION: Final = {"upsert": "update"}
@@ -40,6 +44,7 @@ class BulkWriter(BatchingWriter):
     def __init__(self, sink: ElasticsearchSink, batch: Batch, schema: pa.Schema) -> None:
         values = sink.values
         self.operation: str = values["operation"]
+        self.operations, self.deletes = values["operationColumn"], values["deleteColumn"]
         self.index = IndexName.of(values["index"])
         self.id, self.version, self.routing = values["idColumn"], values["orderColumn"], values["routingColumn"]
         self.client = SearchClient("connectors.elasticsearch", values, values["batch.maxInFlight"])
@@ -54,12 +59,34 @@ class BulkWriter(BatchingWriter):
         versions = _versions(rows.column(self.version)) if self.version else empty
         routes = rows.column(self.routing).cast(pa.string()).to_pylist() if self.routing else empty
         indexes = empty if self.index.constant is not None else self.index.of_rows(rows)
-        bodies = empty if self.operation == "delete" else documents(rows)
-        return [self._entry(*cells) for cells in zip(ids, versions, routes, indexes, bodies, strict=True)]
+        operations = self._operations(rows)
+        bodies = empty if self.operation == "delete" else documents(self._fields(rows))
+        return [self._entry(*cells) for cells in zip(operations, ids, versions, routes, indexes, bodies, strict=True)]
 
-    def _entry(self, id: Any, version: Any, route: Any, index: Any, body: Any) -> Entry | Poison:
+    def _operations(self, rows: pa.RecordBatch) -> list[str | None]:
+        """The operation of each row, in lower case; ``None`` for a null."""
+        if self.operations:
+            return list(pc.utf8_lower(rows.column(self.operations)).to_pylist())
+        if self.deletes:
+            return ["delete" if flag else self.operation for flag in rows.column(self.deletes).to_pylist()]
+        return [self.operation] * rows.num_rows
+
+    def _fields(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """``rows`` without the columns that say what to do with them."""
+        return rows.select([name for name in rows.schema.names if name not in (self.operations, self.deletes)])
+
+    def _entry(self, operation: str | None, id: Any, version: Any, route: Any, index: Any, body: Any) -> Entry | Poison:
+        if operation is None or operation not in OPERATIONS:
+            cell = "null" if operation is None else f'"{operation:.100}"'
+            return Poison(f'the column "{self.operations}" is {cell}, and must be one of {", ".join(OPERATIONS)}')
+        body = None if operation == "delete" else body
         if isinstance(body, Poison):
             return body
+        if id is None and not self.id and operation in NEED_ID:
+            return Poison(f'the operation "{operation}" needs the id of a document; give idColumn')
+        if version is not None and operation not in _VERSIONED:
+            versioned = " or ".join(_VERSIONED)
+            return Poison(f'the operation "{operation}" takes no version; take {versioned}, or leave orderColumn out')
         if missing := self._missing(id, version, index):
             return Poison(f'the column "{missing}" is null')
         if id is not None and not 0 < len(id.encode()) <= _LONGEST_ID:
@@ -73,12 +100,12 @@ class BulkWriter(BatchingWriter):
             meta["routing"] = route
         if version is not None:
             meta.update(version=version, version_type="external")
-        if self.operation in ("update", "upsert"):
+        if operation in ("update", "upsert"):
             meta["retry_on_conflict"] = 3
-        line: bytes = self.client.json.dumps({_ACTION.get(self.operation, self.operation): meta})
+        line: bytes = self.client.json.dumps({_ACTION.get(operation, operation): meta})
         if body is None:
             return line + b"\n", id
-        before, after = _BODY[self.operation]
+        before, after = _BODY[operation]
         return b"%b\n%b%b%b\n" % (line, before, body, after), id
 
     def _missing(self, id: Any, version: Any, index: Any) -> str:
@@ -105,17 +132,17 @@ class BulkWriter(BatchingWriter):
         if len(items) != len(entries):
             raise Transient(f"the answer has {len(items)} items for {len(entries)} actions")
         for place, item in enumerate(items):
-            (result,) = item.values()
-            if result["status"] >= 300 and (error := self._failure(result)):
+            ((action, result),) = item.items()
+            if result["status"] >= 300 and (error := self._failure(action, result)):
                 yield place, error
 
-    def _failure(self, result: dict[str, Any]) -> Exception | None:
+    def _failure(self, action: str, result: dict[str, Any]) -> Exception | None:
         """The error of an item; ``None`` if the target is as the action wants it."""
         status, error = result["status"], result.get("error", {})
         kind, text = error.get("type", ""), _reason(status, error)
         if status == 409 and self.version:
             self.stale += 1
-        if (status == 409 and (self.version or self.operation == "create")) or (status == 404 and self.operation == "delete"):
+        if (status == 409 and (self.version or action == "create")) or (status == 404 and action == "delete"):
             return None
         if status == 429:
             return Throttled(text)

@@ -19,6 +19,7 @@ from .connection import Connection, naming_holders, pooled_connection
 from .ledger import LEDGER, TableLedger, pending, with_pending
 from .prepared import PreparedTransactions, lock_name
 from .stage import TEMPORARY_STAGE, StageMove, age_of, batch_prefix_of, drop, is_of_run, stage_prefix, unpacked
+from .statement_move import move_of
 from .target import Target, refuse, staged_columns
 
 if TYPE_CHECKING:
@@ -139,9 +140,9 @@ class JdbcCommitter(GlobalCommitter):
             return None
         rows = sum(committable.rows for committable in staged)
         if self._dialect.one_writer:
-            return StageMove(connection, plan, TEMPORARY_STAGE, rows=rows)
+            return move_of(connection, plan, TEMPORARY_STAGE, rows=rows)
         stage = plan.table.beside(staged[0].data["stage"])
-        return StageMove(connection, plan, stage, [committable.data["attempt"] for committable in staged], rows=rows)
+        return move_of(connection, plan, stage, [committable.data["attempt"] for committable in staged], rows=rows)
 
     def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
         """Loads staged files, before the transaction begins, into a table that only this connection sees."""

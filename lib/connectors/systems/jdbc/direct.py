@@ -22,7 +22,8 @@ from ...ground.retry import RetrySettings
 from .column_types import with_json_text
 from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for
-from .stage import TEMPORARY_STAGE, StageMove
+from .stage import PLACE, TEMPORARY_STAGE, StageMove, places
+from .statement_move import move_of
 from .target import WritePlan, refuse, staged_columns
 from .writers import loadable_rows, target_rows
 
@@ -38,6 +39,9 @@ class DirectWriter(SinkWriter):
         self.retry = RetrySettings.of(values)
         self.rows = 0
         self._stage_columns = staged_columns(dialect, plan.schema)
+        self._has_places = plan.statement is not None and not dialect.keeps_order
+        if self._has_places:
+            self._stage_columns.append((PLACE, dialect.types["int64"]))
         self._loader: Loader | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_since = 0.0
@@ -141,8 +145,11 @@ class DirectWriter(SinkWriter):
         names = [name for name, _ in self._stage_columns]
         batches = [loadable_rows(self.dialect, batch, refusals) for batch in rows.to_batches()]
         loader.connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True))
-        loader.load(TEMPORARY_STAGE, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
-        move = StageMove(loader.connection, self.plan, TEMPORARY_STAGE, keep_newer=True)
+        staged = pa.Table.from_batches(batches, rows.schema)
+        if self._has_places:
+            staged = staged.append_column(PLACE, places(0, 0, staged.num_rows))
+        loader.load(TEMPORARY_STAGE, staged.rename_columns(names), temporary=True)
+        move = move_of(loader.connection, self.plan, TEMPORARY_STAGE, keep_newer=True)
         move.check_keys()
         return move
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ...core.planning import split_count
 from ...core.source import Split
-from ...ground.errors import Fatal, Misconfigured, Problem
+from ...ground.errors import Fatal, Misconfigured, Poison, Problem
 from ...ground.options import Values
 from .connection import Connection
 from .dialects import Column, Dialect
@@ -35,16 +35,19 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 class KeyRange(Split):
     """The rows with ``low`` <= ``column`` < ``high``; ``None`` is no end. ``sql`` is the column's type in the database.
 
-    Without a low end it includes NULL. Without a ``column`` it has all rows.
+    Without a low end it includes NULL. Without a ``column`` it has all rows, or those of a ``condition`` of the user's.
     """
 
     column: str = ""
     sql: str = ""
     low: str | int | float | None = None
     high: str | int | float | None = None
+    condition: str = ""
 
     def where(self, quoted: str) -> Clause:
         """The condition for the rows of this range; ``()`` for all rows. ``quoted`` is the column, as SQL."""
+        if self.condition:
+            return (_in_parentheses(self.condition),)
         if self.low is None and self.high is None:
             return ()
         if self.low is None:
@@ -128,6 +131,8 @@ _DEFAULT_TASKS: Final = 2
 
 def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[KeyRange]:
     """The ranges for a read of ``selection``; a single one without ends if the read is not cut."""
+    if values["predicates"]:
+        return _by_conditions(connection, values["predicates"], selection)
     column = _column(connection, values, selection)
     if column is None:
         return [KeyRange()]
@@ -145,6 +150,21 @@ def plan_ranges(connection: Connection, values: Values, selection: Selection) ->
         text = f'names "{column.name}", which holds bytes; choose a column of numbers, text, dates or times.'
         raise Misconfigured(NAME, [Problem("partitionColumn", text)])
     return ranges(column.name, column.sql, cuts)
+
+
+def _by_conditions(connection: Connection, conditions: Sequence[str], selection: Selection) -> list[KeyRange]:
+    for condition in conditions:
+        try:
+            connection.dialect.described(connection, f"{selection.source} WHERE {_in_parentheses(condition)}")
+        except (Fatal, Poison) as refused:
+            text = f'has the condition "{condition}", which the database refuses: {refused.message}'
+            raise Misconfigured(NAME, [Problem("predicates", text)]) from None
+    return [KeyRange(condition=condition) for condition in conditions]
+
+
+def _in_parentheses(condition: str) -> str:
+    """``condition`` in parentheses; the line breaks end a comment at its end."""
+    return f"(\n{condition}\n)"
 
 
 def _column(connection: Connection, values: Values, selection: Selection) -> Column | None:

@@ -37,6 +37,7 @@ from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_o
 from .direct import DirectWriter, check_order
 from .ledger import LEDGER, TableLedger
 from .prepared import Markers
+from .statement import StatementText, statement_problems
 from .target import Target, WritePlan, datasets_of, refuse, table_of, unloadable_columns
 from .writers import FileWriter, PreparedWriter, TableWriter
 
@@ -50,7 +51,7 @@ _REFUSED = {
         (
             "query", "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "pushDownPredicate",
             "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample", "preferTimestampNTZ", "prepareQuery",
-            "hint",
+            "hint", "predicates",
         ),
         _READS,
     ),
@@ -73,7 +74,8 @@ class JdbcSink(FrameSink):
 
     With a lower ``guarantee``, tasks write directly into the table, in transactions of ``batch.maxRecords`` or
     ``batch.maxTime``, and ``orderColumn`` also compares rows with the table, which must have the column. The server ends a
-    session whose client is silent for ``request.timeout``, but not before 10s.
+    session whose client is silent for ``request.timeout``, but not before 10s. ``statement`` is SQL of your own, which runs
+    once for each row in place of the generated.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
     On request idempotent for upserts and at-least-once for inserts. The target's column decides which text keys are equal; a
@@ -100,6 +102,18 @@ class JdbcSink(FrameSink):
                 among=("insert", "upsert", "update"),
                 meaning="upsert inserts or replaces the row of a key, update only changes rows that are there",
             ),
+            "statement": StatementText(
+                None,
+                example="INSERT INTO t (id) VALUES ({id})",
+                excludes=(
+                    "operation=upsert|update", "keyColumns", "updateColumns", "orderColumn", "deleteColumn", "createTable",
+                    "evolveSchema",
+                    "commit=prepared: tasks whose statements change the same row would wait for each other; take commit=batch",
+                    "guarantee=idempotent: nobody knows what it does twice; take exactly-once, or at-least-once",
+                ),
+                meaning="SQL of your own, in place of the generated: it runs once for each row, in the order of a task's rows. "
+                "{column} is bound as a value; a brace of the SQL itself is doubled. dbtable is the table that it changes",
+            ),
             "keyColumns": Columns(
                 (),
                 needed_by=(
@@ -111,7 +125,7 @@ class JdbcSink(FrameSink):
             "orderColumn": Column(
                 None, only_with="keyColumns", meaning="of rows with the same key, the one with its largest value is the last"
             ),
-            "deleteColumn": Column(None, BOOLEAN, meaning="a column of booleans; true deletes the row of that key"),
+            "deleteColumn": Column(None, BOOLEAN, meaning="a boolean column: true deletes the row of the key, null does not"),
             "commit": Choice(
                 "auto", among=("auto", "batch", "prepared"),
                 excludes="guarantee=idempotent|at-least-once: rows then go straight into the table",
@@ -137,6 +151,7 @@ class JdbcSink(FrameSink):
     )
     conditions = (
         "the ledger is a table beside the target; a batch appears at once, with commit=prepared part by part; "
+        "a statement of your own changes only tables with transactions; "
         "PostgreSQL, SQLite, DuckDB, MariaDB"
     )
     rejects_rows = True
@@ -157,6 +172,8 @@ class JdbcSink(FrameSink):
             yield Problem("dbtable", f"must be {wrong}.")
         yield from _check_keys(values)
         yield from _check_commit(values)
+        if values["statement"]:
+            yield from statement_problems(values["statement"], _dialect_kind(values))
         yield from _check_errors(values)
         yield from _check_names(values)
         if values["guarantee"] == "idempotent" and values["operation"] == "insert":
@@ -220,16 +237,17 @@ class JdbcSink(FrameSink):
         return sink, frame
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        writer = self._writer(batch, schema)
+        writer = self._writer(batch, schema, subtask)
         writer.rejects = self.rejects(batch)
         return writer
 
-    def _writer(self, batch: Batch, schema: pa.Schema) -> SinkWriter:
+    def _writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         values, dialect = self.values, self.dialect()
         if self.mode == "batch":
             if dialect.one_writer:
                 return FileWriter(dialect, self.folder(), batch, schema)
-            return TableWriter(dialect, table_of(values["dbtable"], dialect), batch, schema)
+            target, in_order = table_of(values["dbtable"], dialect), bool(values["statement"])
+            return TableWriter(dialect, target, batch, schema, subtask=subtask, in_order=in_order)
         plan = self.plan or self._plan_in_task(dialect, schema, batch)
         if self.mode == "direct":
             return DirectWriter(values, dialect, plan)

@@ -29,11 +29,11 @@ from ...core.datasets import Dataset
 from ...core.source import Position, ReadLimit, Slice
 from ...ground import machine
 from ...ground.errors import Fatal
-from ...ground.options import Values
+from ...ground.options import Option, Values
 from ...ground.time_zones import region_problem
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.enumerator import StreamEnumerator
-from .incremental.options import INCREMENTAL, is_stream_of_tables
+from .incremental.options import INCREMENTAL, is_stream_of_tables, listed_texts
 from .incremental.reader import TableReader
 from .ranges import KeyRange, plan_ranges
 from .rows import ColumnReader, Rows, columns_text, rows_for
@@ -50,6 +50,8 @@ class RangeSplit(KeyRange):
     begin: bool = True
 
     def __str__(self) -> str:
+        if self.condition:
+            return self.condition
         low = "" if self.low is None else f"{self.low!r} <= "
         high = "" if self.high is None else f" < {self.high!r}"
         return f"{low}{self.column}{high}" if low or high else "everything"
@@ -177,6 +179,7 @@ REFUSED = {
         (
             "batchsize", "truncate", "cascadeTruncate", "createTableOptions", "createTableColumnTypes", "isolationLevel",
             "operation", "keyColumns", "updateColumns", "deleteColumn", "createTable", "evolveSchema",
+            "statement",
         ),
         _WRITES,
     ),
@@ -192,12 +195,25 @@ _LEAST_SPLIT = 10 << 20
 _STREAMED = sorted({kind.system for kind in DIALECTS.values() if kind.system})
 
 
+class Predicates(Option):
+    """SQL conditions, as a list in JSON or of Python."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        conditions = listed_texts(text)
+        if not conditions or not all(condition.strip() for condition in conditions):
+            raise ValueError("""a JSON list of SQL conditions, such as ["id < 100", "id >= 100"]""")
+        return conditions
+
+    def accepts(self) -> str:
+        return "JSON list of conditions"
+
+
 class JdbcSource(Source):
     """The rows of a table or a query of PostgreSQL, SQLite, DuckDB or MariaDB.
 
     By default ``numPartitions`` keeps each partition below ``maxSplitMemorySize``, by the database's estimate of the size;
-    without a ``partitionColumn`` it is 1. ``.schema(…)`` may leave columns out and give others a type; it turns JSON into
-    arrays, structs and maps.
+    without a ``partitionColumn`` it is 1. With ``predicates`` each condition of yours is a partition. ``.schema(…)`` may leave
+    columns out and give others a type; it turns JSON into arrays, structs and maps.
 
     Types without an equal in Spark (uuid, json, enums, intervals, times of a day, network addresses) are text. A numeric
     without a precision is decimal(38,18), whole numbers of SQLite have 64 bits, arrays of PostgreSQL and DuckDB are arrays.
@@ -238,6 +254,16 @@ class JdbcSource(Source):
                 "upperBound": Text(
                     None, needed_by="lowerBound: it; or leave both out, and they are found", meaning="see lowerBound"
                 ),
+                "predicates": Predicates(
+                    (),
+                    excludes=(
+                        "partitionColumn", "numPartitions", "lowerBound", "upperBound",
+                        "incremental: it is for batch reads; put the condition into query",
+                        "tables: it is for batch reads of one table or query",
+                    ),
+                    meaning="a JSON list of SQL conditions, one partition each, as Spark's. A row that fulfils two of them is "
+                    "read twice, and a row that fulfils none is not read; unknown (NULL) is not fulfilled",
+                ),
                 "fetchsize": Int(
                     0, at_least=0, meaning="rows of a block; 0 is 4 MB on PostgreSQL and 10,000 rows elsewhere"
                 ),
@@ -265,6 +291,9 @@ class JdbcSource(Source):
         super().__init__(values, streaming=streaming)
         if values["driver"]:
             _log.info("driver is not needed: the url says which database it is")
+        if streaming and values["predicates"]:
+            text = "is for batch reads; in a stream, put the condition into query."
+            raise Misconfigured(NAME, [Problem("predicates", text)])
         if streaming and not self.is_incremental:
             text = "missing; a stream needs incremental (incrementing, timestamp, timestamp+incrementing, bulk) or tables."
             raise Misconfigured(NAME, [Problem("incremental", text)])

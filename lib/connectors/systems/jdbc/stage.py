@@ -5,6 +5,8 @@ recognizes old tables, and a run those of earlier runs. Its columns are those of
 :func:`~connectors.systems.jdbc.target.staged_columns`, and :data:`ATTEMPT`: the number of the task attempt that staged the row.
 The driver moves the rows of the attempts that Spark has accepted. Rows of other attempts, also late ones, stay until the table
 is dropped.
+
+Behind the rows of a statement of the user's own, :data:`PLACE` keeps their order where the database does not.
 """
 
 from __future__ import annotations
@@ -30,6 +32,14 @@ from .target import WritePlan
 TEMPORARY_STAGE = Table("connectors_staged")
 """A staging table that only one connection sees."""
 ATTEMPT: Final = "connectors_attempt"
+PLACE: Final = "connectors_place"
+_ROWS_OF_TASK: Final = 1 << 40
+"""The places of a task: more than it has rows."""
+
+
+def places(subtask: int, first: int, count: int) -> pa.Array:
+    """The places of ``count`` rows of a task, the first of which is its row ``first`` (from 0)."""
+    return pa.array(range(subtask * _ROWS_OF_TASK + first, subtask * _ROWS_OF_TASK + first + count), pa.int64())
 
 
 def stage_prefix(sink_id: str) -> str:
@@ -169,7 +179,7 @@ class StageMove:
         The search by halves may move rows with the same key one after the other, so no database would refuse these.
         """
         self._refuse_repeated_keys()
-        first, last = self.dialect.positions(self.connection, self.stage)
+        first, last = self._positions()
         if last >= first:
             self._move_by_halves(StageRange(first, last), rejects)
 
@@ -193,7 +203,7 @@ class StageMove:
                 self._move_by_halves(half, rejects)
 
     def _reject(self, rows: StageRange, rejects: RejectedRows, error: Poison) -> None:
-        sql = f"SELECT {', '.join(self._all_columns())} FROM {self._source(self.dialect.between(rows.first, rows.last))}"
+        sql = f"SELECT {', '.join(self._all_columns())} FROM {self._source(self._between(rows))}"
         for row in self.connection.rows(sql):
             rejects.add(dict(zip(self.plan.schema.names, row, strict=True)), error)
 
@@ -225,8 +235,19 @@ class StageMove:
                 inside = f"connectors_at BETWEEN {rows.first} AND {rows.last}"
             where = _where("connectors_rank = 1", condition, inside, self._not_excluded("connectors_at"))
             return f"SELECT {values} FROM ({self._ranked()}) AS connectors_rows {where}"
-        inside = self.dialect.between(rows.first, rows.last) if rows is not None else ""
-        return f"SELECT {values} FROM {self._source(inside, condition, self._not_excluded(self.dialect.position()))}"
+        inside = self._between(rows) if rows is not None else ""
+        return f"SELECT {values} FROM {self._source(inside, condition, self._not_excluded(self._position()))}"
+
+    def _positions(self) -> tuple[int, int]:
+        """The first and last position of rows; not every position has a row."""
+        return self.dialect.positions(self.connection, self.stage)
+
+    def _position(self) -> str:
+        """The position of a row, as SQL."""
+        return self.dialect.position()
+
+    def _between(self, rows: StageRange) -> str:
+        return self.dialect.between(rows.first, rows.last)
 
     def _cast(self, index: int) -> str:
         return self.dialect.cast(f"c{index}", self.plan.schema.field(index).type, self._targets[index])

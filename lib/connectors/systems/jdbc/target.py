@@ -17,6 +17,7 @@ from ...ground.options import Values
 from .column_types import staged_schema
 from .connection import Connection
 from .dialects import DIALECTS, Column, DatabaseAddress, Dialect, Table
+from .statement import OPTION, BoundStatement, bound_statement
 
 _NAME_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
 _NAME = re.compile(rf"\s*(?:(?P<schema>{_NAME_PART})\s*\.\s*)?(?P<name>{_NAME_PART})\s*")
@@ -56,6 +57,7 @@ class WritePlan:
 
     ``keys`` and ``updated`` are columns of the table; ``key_indexes``, ``order`` and ``delete`` are indexes of columns of the
     rows. With ``via_stage``, rows cannot be loaded into the table directly: a statement moves them there from a stage.
+    ``statement`` is the user's own, in place of all these.
     """
 
     table: Table
@@ -68,6 +70,7 @@ class WritePlan:
     order: int | None
     delete: int | None
     via_stage: bool
+    statement: BoundStatement | None = None
 
     @property
     def names(self) -> list[str]:
@@ -100,6 +103,11 @@ class Target:
         elif new := self._new_fields(columns, schema):
             columns = self._widen(connection, new)
         refuse(self._problems(connection, columns, schema))
+        if self.values["statement"]:
+            return WritePlan(
+                self.table, "insert", schema, (), (), (), (), None, None, via_stage=True,
+                statement=self._statement(connection, schema),
+            )  # fmt: skip
         return self._plan(connection, columns, schema)
 
     def check(self, connection: Connection) -> None:
@@ -112,12 +120,22 @@ class Target:
         if columns := self.dialect.columns(connection, self.table):
             new = [Column(field.name, "", None) for field in self._new_fields(columns, schema)]
             refuse(self._problems(connection, [*columns, *new], schema))
+            if self.values["statement"]:
+                self._statement(connection, schema)
         elif not self.values["createTable"]:
             refuse([self._no_table()])
 
     def _no_table(self) -> Problem:
         where = f"no table {self.table} in {self.dialect.address}"
-        return Problem("dbtable", f"names {where}; make it, or set createTable=true.")
+        way_out = "make it" if self.values["statement"] else "make it, or set createTable=true"
+        return Problem("dbtable", f"names {where}; {way_out}.")
+
+    def _statement(self, connection: Connection, schema: pa.Schema) -> BoundStatement:
+        """The user's own statement. Raises :class:`Misconfigured` if the database refuses it."""
+        try:
+            return bound_statement(connection, self.values["statement"], schema)
+        except ValueError as wrong:
+            raise Misconfigured("connectors.jdbc", [Problem(OPTION, str(wrong))]) from None
 
     def _create(self, connection: Connection, schema: pa.Schema) -> list[Column]:
         if not self.values["createTable"]:
@@ -175,7 +193,8 @@ class Target:
 
     def _problems(self, connection: Connection, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         yield from self._types_not_supported(schema)
-        yield from self._unmatched_columns(columns, schema)
+        if not self.values["statement"]:
+            yield from self._unmatched_columns(columns, schema)
         yield from self._unordered(columns, schema)
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)

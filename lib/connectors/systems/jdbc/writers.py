@@ -21,7 +21,7 @@ from .column_types import cast_exactly, with_json_text
 from .dialects import Dialect, Table
 from .ledger import exists
 from .prepared import Markers, PreparedTransactions, prepared_name
-from .stage import ATTEMPT, RejectedRows, new_attempt, packed, stage_of
+from .stage import ATTEMPT, PLACE, RejectedRows, new_attempt, packed, places, stage_of
 from .target import WritePlan, staged_columns
 
 
@@ -82,18 +82,27 @@ class LoadingWriter(SinkWriter):
 
 
 class TableWriter(LoadingWriter):
-    """``commit=batch``: stages rows in the table of the batch, with the number of the attempt."""
+    """``commit=batch``: stages rows in the table of the batch, with the number of the attempt.
 
-    def __init__(self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema) -> None:
-        self.stage_columns = [*staged_columns(dialect, schema), (ATTEMPT, dialect.types["int64"])]
+    With ``in_order``, the order of the task's rows can be read from the table.
+    """
+
+    def __init__(
+        self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema, *, subtask: int = 0, in_order: bool = False
+    ) -> None:
+        numbers = (ATTEMPT, PLACE) if in_order and not dialect.keeps_order else (ATTEMPT,)
+        self.stage_columns = [*staged_columns(dialect, schema), *((name, dialect.types["int64"]) for name in numbers)]
+        self.subtask = subtask
         super().__init__(dialect, target.beside(stage_of(batch)), [name for name, _ in self.stage_columns])
         self.attempt = new_attempt()
         self.empty = {"schema": packed(schema)}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
-        attempt = pa.repeat(pa.scalar(self.attempt, pa.int64()), rows.num_rows)
-        return pa.RecordBatch.from_arrays([*rows.columns, attempt], self.columns)
+        numbers = [pa.repeat(pa.scalar(self.attempt, pa.int64()), rows.num_rows)]
+        if PLACE in self.columns:
+            numbers.append(places(self.subtask, self.rows, rows.num_rows))
+        return pa.RecordBatch.from_arrays([*rows.columns, *numbers], self.columns)
 
     def begin(self, loader: load.Loader) -> None:
         """Makes the table. All tasks do so at once; PostgreSQL may refuse some of them in spite of IF NOT EXISTS."""

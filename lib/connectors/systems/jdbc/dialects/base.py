@@ -16,6 +16,7 @@ from ....ground.errors import ConnectorError, Fatal, Misconfigured, Poison, Prob
 from ....ground.options import redacted
 from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, ServerSession
+from ..statement import BoundStatement, Statement, escaped
 
 if TYPE_CHECKING:
     from . import DatabaseAddress
@@ -99,6 +100,12 @@ class Dialect(ABC):
     """Statements before a small transaction, which runs beside those of other tasks."""
     one_writer: ClassVar[bool] = False
     """True if only one connection may write at a time. Tasks then stage rows in files, which Spark's driver loads."""
+    keeps_order: ClassVar[bool] = True
+    """True if the positions of rows in a stage are in the order in which a task has loaded them."""
+    rows_at_once: ClassVar[int] = 10_000
+    """The most rows of :meth:`run_for_rows`; 0 if the database itself reads them, so that there may be any number."""
+    quoted: ClassVar[str] = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/"""
+    """The strings, quoted names and comments of SQL, as a regular expression."""
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
     """True if one connection can prepare a transaction, and another one commit it."""
@@ -393,6 +400,27 @@ class Dialect(ABC):
         sql = self.insert_values(table, names)
         for number in range(rows.num_record_batches):
             connection.many(sql, as_python(rows.get_batch(number), plain=self.plain_values))
+
+    # statements of the user's own
+
+    def bind(
+        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
+    ) -> BoundStatement:
+        """``statement`` for :meth:`run_for_rows`; ``values`` are staged columns and their types, one for each placeholder.
+
+        Raises :class:`Fatal` if the database refuses it, as far as it can tell without rows.
+        """
+        if "%" in self.placeholder:
+            statement = Statement(escaped(statement.pieces), statement.columns)
+        return BoundStatement(statement.rendered(lambda _: self.placeholder), tuple(value for value, _ in values))
+
+    def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
+        """Runs the ``text`` of a :class:`BoundStatement` with the first ``count`` values of each row of ``select``, in order.
+
+        Raises :class:`Poison`, which does not name the row, if the database refuses one.
+        """
+        if rows := connection.rows(select):
+            connection.many(text, [row[:count] for row in rows])
 
     # single rows of a stage
 

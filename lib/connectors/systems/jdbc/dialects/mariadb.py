@@ -17,6 +17,7 @@ from ....ground import machine
 from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection, ServerSession
+from ..statement import BoundStatement, Statement
 from .base import Column, Dialect, Table, grouped_keys, row_bytes
 
 _OUTAGES = {
@@ -33,6 +34,7 @@ _CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
 
+_PREPARE = "PREPARE connectors_statement FROM %s"
 _HOLDERS = (
     "SELECT id, user, host, IF(command = 'Sleep', 'idle', lower(command)), CAST(now() - INTERVAL time SECOND AS CHAR) "
     "FROM information_schema.processlist WHERE id <> connection_id() AND {} ORDER BY time DESC LIMIT 3"
@@ -64,6 +66,10 @@ class MariaDb(Dialect):
     # else a new key locks its gap, and two tasks with new keys in one gap deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = refuses_infinity = True
+    rows_at_once = 0
+    quoted = (
+        r"""'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*"|`(?:[^`]|``)*`|--(?=\s)[^\n]*|--$|\#[^\n]*|/\*.*?\*/"""
+    )
     clock = "SELECT UTC_TIMESTAMP(6)"
     text_type = "CHAR"
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
@@ -196,6 +202,20 @@ class MariaDb(Dialect):
         source = f"JOIN ({select}) AS connectors_new ON {self._same(keys)}"
         newer = self._if_newer("WHERE", "connectors_new", order)
         return f"UPDATE {self.table(target)} AS connectors_old {source} SET {changes}{newer}"
+
+    def bind(
+        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
+    ) -> BoundStatement:
+        text = statement.rendered(lambda _: "?")
+        connection.execute(_PREPARE, [text])
+        return BoundStatement(text, tuple(value for value, _ in values))
+
+    def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
+        """As in the base class, in a loop of the server: PyMySQL would ask once for each row."""
+        connection.execute(_PREPARE, [text])
+        values = ", ".join(f"connectors_values.v{number}" for number in range(count))
+        run = f"EXECUTE connectors_statement{f' USING {values}' if count else ''}"
+        connection.execute(f"BEGIN NOT ATOMIC FOR connectors_values IN ({select}) DO {run}; END FOR; END")
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         rows = self._catalog_rows(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ....ground.state import digest
 from ..column_types import family
 from ..connection import Connection, ServerSession
+from ..statement import BoundStatement, Statement
 from .base import Column, Dialect, Table, repeated_keys
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
@@ -23,6 +25,8 @@ _CONFIGURATION = (
     "password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in",
     "server does not support SSL", "certificate verify failed", "does not match host name",
 )  # fmt: skip
+_LOOP = "inline_code_block"
+"""PostgreSQL's name for the DO that runs a statement of the user's own, in the context of an error."""
 _SLOTS_PER_BLOCK = 512
 _PAGE_BYTES = 8192
 _ROW_HEADER_BYTES = 24
@@ -57,6 +61,7 @@ SELECT CASE WHEN c.relkind = 'f' THEN 'is a foreign table, whose server commits 
 FROM pg_class c WHERE (c.relkind = 'f' OR c.relpersistence = 'u')
 AND (c.oid = to_regclass(%s) OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))) LIMIT 1
 """
+_PARAMETER_TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'connectors_statement'"
 _HOLDERS = """
 SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
@@ -82,6 +87,9 @@ class PostgreSql(Dialect):
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
     prepares = loads_exactly = refuses_zero_bytes = True
     shares_snapshots = samples_pages = keeps_table_ids = shows_writers = True
+    keeps_order = False
+    rows_at_once = 0
+    quoted = rf"[eE]'(?:[^'\\]|''|\\.)*'|\$((?:[^\W\d]\w*)?)\$.*?\$\1\$|{Dialect.quoted}"
     arrow_driver = "adbc"
     clock = "SELECT clock_timestamp()"
     text_type = "text"
@@ -148,7 +156,7 @@ class PostgreSql(Dialect):
 
     def judge(self, error: Exception) -> ConnectorError:
         state = getattr(error, "sqlstate", None) or ""
-        if state == "21000":
+        if state == "21000" and _LOOP not in str(error):
             return repeated_keys()
         if state.startswith(_BAD_ROWS):
             return self.poison(error)
@@ -280,6 +288,39 @@ class PostgreSql(Dialect):
         kind = self.types[staged] if staged in ("binary", "timestamp") else item
         return f"CASE WHEN {expression} IS NOT NULL THEN CAST({items} AS {kind}[]) END"
 
+    def bind(
+        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
+    ) -> BoundStatement:
+        """As in the base class. Text is cast to what the statement takes there, as in an INSERT that is generated."""
+        text = statement.rendered(lambda number: f"${number + 1}")
+        types = ["unknown" if family(kind) in ("string", "json") else str(self.sql_type(kind)) for _, kind in values]
+        expected = self._parameter_types(connection, text, types)
+        casts = [self.cast(value, kind, Column("", sql, None)) for (value, kind), sql in zip(values, expected, strict=True)]
+        return BoundStatement(text, tuple(casts))
+
+    def _parameter_types(self, connection: Connection, text: str, types: list[str]) -> list[str]:
+        """``types`` with those that the statement itself decides in place of ``unknown``; text if it decides none."""
+        undecided = self.module("psycopg").errors.IndeterminateDatatype
+        with connection.judged():
+            while True:
+                try:
+                    with connection.transaction():  # on one server, also behind a pool of connections
+                        named = f"({', '.join(types)}) " if types else ""
+                        connection.raw.execute(f"PREPARE connectors_statement {named}AS {text}")
+                        ((decided,),) = connection.rows(_PARAMETER_TYPES)
+                        connection.execute("DEALLOCATE connectors_statement")
+                    return list(decided)
+                except undecided as error:
+                    number = int(re.findall(r"\$(\d+)", str(error))[0])
+                    types[number - 1] = "text"
+
+    def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
+        """As in the base class, in a loop of the server, so that no row leaves it."""
+        values = ", ".join(f"connectors_values.v{number}" for number in range(count))
+        run = f"EXECUTE {_literal(text)}{f' USING {values}' if count else ''}"
+        loop = f"FOR connectors_values IN {select} LOOP {run}; END LOOP"
+        connection.execute(f"DO {_literal(f'DECLARE connectors_values record; BEGIN {loop}; END')}")
+
     def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
         name = self.table(stage).replace("'", "''")
         ((size,),) = connection.rows(f"SELECT pg_relation_size('{name}') / current_setting('block_size')::int")
@@ -324,6 +365,12 @@ def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
     """Settings that end a connection ``seconds`` after unacknowledged data, or after twice as many of silence."""
     keepalives = {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
     return {"tcp_user_timeout": seconds * 1000, **keepalives}
+
+
+def _literal(text: str) -> str:
+    """``text`` as a string of SQL, whatever ``standard_conforming_strings`` is."""
+    doubled = text.replace("\\", "\\\\").replace("'", "''")
+    return f" E'{doubled}'"
 
 
 def _lock_number(name: str) -> int:

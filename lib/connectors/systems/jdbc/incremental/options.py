@@ -38,7 +38,7 @@ class Tables(Option):
     """Names of tables (comma-separated, JSON, or a Python list), or an expression that a whole name matches."""
 
     def parse(self, text: str) -> TableChoice:
-        if (listed := _listed_names(text)) is not None:
+        if (listed := listed_texts(text)) is not None:
             return TableChoice(listed)
         if _NAMES.fullmatch(text):
             return TableChoice(tuple(name.strip() for name in text.split(",")))
@@ -54,7 +54,8 @@ class Tables(Option):
         return "names, or a regular expression"
 
 
-def _listed_names(text: str) -> tuple[str, ...] | None:
+def listed_texts(text: str) -> tuple[str, ...] | None:
+    """The texts of a list, as JSON or as Python writes it; ``None`` for anything else."""
     try:
         names = json.loads(text)
     except ValueError:
