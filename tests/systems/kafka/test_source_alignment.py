@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from connectors.core import Transient
+from connectors.core.planning import INITIAL
 from connectors.systems.kafka.source import KafkaSource
 
 from .reading import Query
@@ -141,3 +144,73 @@ def test_a_partition_that_grows_does_not_hide_that_another_one_does_not_answer()
     with pytest.raises(Transient, match="no answer in time"):
         cluster.times(offsets)
     cluster.close()
+
+
+def group(topic: Topic, folder: Path, **more: str) -> dict[str, str]:
+    """Options of a source in a group, whose queries share ``folder``."""
+    return topic.options(alignmentGroup="orders", stateLocation=str(folder), **{"idleTimeout": "1h", **DRIFT, **more})
+
+
+def test_a_source_waits_for_the_others_of_its_group(tmp_path: Path) -> None:
+    ahead, behind = Topic(1), Topic(1)
+    minutes(ahead, 0, 0, 60)
+    minutes(behind, 0, 0, 60)
+    slow, fast = Query(group(behind, tmp_path, maxRowsPerTrigger="10")), Query(group(ahead, tmp_path))
+    for first in (0, 6, 12):
+        assert len(slow.next() or []) == 6
+        assert fast.values() == [b"%d" % minute for minute in range(first, first + 6)]
+    slow.planner.close()
+    assert fast.values()[-1] == b"59"
+    fast.planner.close()
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+
+
+def test_a_query_that_ends_waits_until_the_others_have_come_near(tmp_path: Path) -> None:
+    ahead, behind = Topic(1), Topic(1)
+    minutes(ahead, 0, 40, 60)
+    minutes(behind, 0, 0, 60)
+    slow, fast = Query(group(behind, tmp_path, maxRowsPerTrigger="7")), Query(group(ahead, tmp_path))
+    slow.planner.freeze()
+    fast.planner.freeze()
+    slow.next()
+    read: list[bytes] = []
+    thread = Thread(target=lambda: read.extend(fast.values()))
+    thread.start()
+    while len(slow.values()):
+        assert not read or read[-1] < b"60"
+    slow.planner.close()
+    thread.join(30)
+    fast.planner.close()
+    assert read == [b"%d" % minute for minute in range(40, 60)]
+
+
+def test_a_source_whose_driver_is_dead_holds_back_its_group_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead, behind = Topic(1), Topic(1)
+    minutes(ahead, 0, 40, 60)
+    minutes(behind, 0, 0, 60)
+    dead = Query(group(behind, tmp_path, idleTimeout="2s"))
+    dead.planner.latest(INITIAL)
+    alignment: Any = dead.planner.enumerator
+    monkeypatch.setattr(alignment._alignment.group._ended, "wait", lambda seconds: True)  # as a kill ends its thread
+    time.sleep(0.6)
+    fast = Query(group(ahead, tmp_path, idleTimeout="2s"))
+    assert fast.values() == []
+    time.sleep(2)
+    assert len(fast.values()) == 20
+    fast.planner.close()
+
+
+def test_a_live_source_with_a_long_batch_holds_back_its_group(tmp_path: Path) -> None:
+    ahead, behind = Topic(1), Topic(1)
+    minutes(ahead, 0, 40, 60)
+    minutes(behind, 0, 0, 60)
+    slow, fast = Query(group(behind, tmp_path, idleTimeout="1s")), Query(group(ahead, tmp_path, idleTimeout="1s"))
+    slow.planner.latest(INITIAL)
+    for _ in range(8):
+        time.sleep(0.3)
+        assert fast.values() == []
+    slow.planner.close()
+    assert len(fast.values()) == 20
+    fast.planner.close()

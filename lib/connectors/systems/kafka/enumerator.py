@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnume
 from ...core.planning import fair_shares
 from ...core.source import Slice
 from ...ground import machine
-from .cluster import Cluster, KafkaHead, KafkaTopic, first_after, first_records
+from .alignment import Alignment
+from .cluster import Cluster, KafkaHead, KafkaTopic, first_records
 from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
 from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
 
@@ -41,9 +42,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._published: Position | None = None
         self._planned: Position | None = None
         self._waiting_since: float | None = None
-        drift = source.values["maxDrift"]
-        is_aligned = drift is not None and source.streaming
-        self._alignment = Alignment(drift, source.values["idleTimeout"]) if is_aligned else None
+        self._alignment = Alignment.of(source.values) if source.streaming else None
 
     @property
     def cluster(self) -> Cluster:
@@ -113,7 +112,12 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     def committed(self, at: Position) -> None:
         self._publish(at)
 
+    def stop(self) -> None:
+        if self._alignment is not None:
+            self._alignment.close()
+
     def close(self) -> None:
+        self.stop()
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
@@ -265,81 +269,3 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
 def _is_anew(topic: str, before: KafkaPosition, head: KafkaHead) -> bool:
     """True if ``topic`` is another one than that of the position."""
     return topic in before.ids and head.ids().get(topic, before.ids[topic]) != before.ids[topic]
-
-
-class Alignment:
-    """Watermark alignment by admission: the source reads no partition further than ``drift`` past the slowest active one.
-
-    Spark has one watermark for all partitions: the time of the newest row minus a delay. It would drop all rows of a
-    partition that is an hour behind. So the driver holds back partitions that are ahead, by the times of their records.
-
-    ``drift`` and ``idle`` are in seconds. A partition at its end holds back the others until it has not grown for ``idle``
-    seconds. A partition that never had a record holds back nobody.
-    """
-
-    def __init__(self, drift: float, idle: float, now: Callable[[], float] = machine.monotonic) -> None:
-        self.drift = int(drift * 1000)
-        self.idle = idle
-        self._now = now
-        self._growth: dict[Partition, tuple[int, float]] = {}
-        """The end of each partition, and when the driver first saw it."""
-        self._newest: dict[Partition, tuple[int, int | None]] = {}
-        """By partition, an end and the time of the last record before it."""
-
-    def ends(
-        self, cluster: Cluster, begins: Mapping[Partition, int], ends: Mapping[Partition, int], head: KafkaHead
-    ) -> dict[Partition, int]:
-        """``ends``, no further than the slowest partition allows. A frozen query waits for no partition at its end."""
-        active = self._active(ends)
-        behind = {partition: begin for partition, begin in begins.items() if begin < ends[partition]}
-        if not behind:
-            return dict(ends)
-        times = cluster.times(behind)
-        slowest = [stamp for stamp in times.values() if stamp is not None]
-        if not head.frozen:
-            at_end = [partition for partition in active if partition not in behind]
-            last_times = [self._last_time(cluster, name, head.first[name], ends[name]) for name in at_end]
-            slowest += [stamp for stamp in last_times if stamp is not None]
-        if not slowest:
-            return dict(ends)
-        return {**ends, **self._capped(cluster, behind, ends, times, min(slowest) + self.drift)}
-
-    def _active(self, ends: Mapping[Partition, int]) -> set[Partition]:
-        """The partitions that have grown within ``idle`` seconds."""
-        now = self._now()
-        for partition, end in ends.items():
-            if self._growth.get(partition, (None, 0.0))[0] != end:
-                self._growth[partition] = (end, now)
-        return {partition for partition in ends if now - self._growth[partition][1] < self.idle}
-
-    def _last_time(self, cluster: Cluster, partition: Partition, first: int, end: int) -> int | None:
-        """The time of about the last record. It must search, since transaction markers may follow that record."""
-        if self._newest.get(partition, (None, None))[0] != end:
-            stamp, step = None, 1
-            while stamp is None and end > first:
-                stamp = cluster.times({partition: max(first, end - step)})[partition]
-                if end - step <= first:
-                    break
-                step *= 2
-            self._newest[partition] = (end, stamp)
-        return self._newest[partition][1]
-
-    @staticmethod
-    def _capped(
-        cluster: Cluster,
-        behind: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-        times: Mapping[Partition, int | None],
-        limit: int,
-    ) -> dict[Partition, int]:
-        """The ends of the partitions ``behind``, each no further than its first record after ``limit`` (milliseconds)."""
-        capped = {name: begin if (times[name] or 0) > limit else ends[name] for name, begin in behind.items()}
-        within = [name for name in behind if times[name] is not None and capped[name] > behind[name]]
-        for partition, record in cluster.after(dict.fromkeys(within, limit + 1)).items():
-            if record is None:
-                continue
-            if record.offset > behind[partition]:
-                capped[partition] = min(ends[partition], record.offset)
-            else:  # a later record comes before: disorder, or a marker, whose time is when it was written
-                capped[partition] = first_after(cluster, partition, behind[partition], ends[partition], limit)
-        return capped

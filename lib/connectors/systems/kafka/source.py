@@ -17,6 +17,7 @@ from ...formats.emitter import FormatEmitter
 from ...ground.options import Choice, Duration, Flag, Int, Names, Options, Text, Time, Values
 from ...ground.retry import RetrySettings
 from ...ground.state import digest
+from ...storage.location import Location
 from .cluster import Cluster
 from .config import SOURCE_REFUSED, check_consumer_config, consumer_config, topic_dataset
 from .enumerator import KafkaEnumerator
@@ -79,7 +80,17 @@ _OPTIONS = Options(
     maxDrift=Duration(
         None, meaning="no partition is read further past the slowest one, by the times of records; default: off"
     ),
-    idleTimeout=Duration(120.0, meaning="a partition without records for so long does not hold back the others"),
+    alignmentGroup=Text(
+        None, only_with="maxDrift", meaning="no source of this group, in this query or another, is read further than maxDrift "
+        "past the slowest one"
+    ),
+    stateLocation=Location(
+        None, only_with="alignmentGroup", needed_by="alignmentGroup: a folder that all sources of the group share",
+        meaning="the folder of alignmentGroup; any storage"
+    ),
+    idleTimeout=Duration(
+        120.0, meaning="a partition without records for so long does not hold back the others, nor a dead source its group"
+    ),
     includeHeaders=Flag(False, meaning="a column headers"),
     groupIdPrefix=Text(
         "connectors-kafka-source", meaning="of the consumer group's name, where kafka.group.id is not set"

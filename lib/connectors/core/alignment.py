@@ -1,0 +1,88 @@
+"""Sources that wait for each other: those of a group, in one query or in several, each with a file in a folder of the group.
+
+A file has the time of the oldest record that its source has yet to read, and a number that grows while the source lives. No
+clocks are compared: a source whose number does not change for a while, by the reader's own clock, holds back nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Final
+
+from ..ground import machine
+from ..ground.errors import Transient
+from ..ground.state import digest
+from ..storage.base import Storage
+
+_log = logging.getLogger("connectors")
+_LEAST_PAUSE: Final = 0.05
+
+
+class AlignmentGroup:
+    """One source in the group ``name``. Others are idle when they have said nothing for ``idle`` seconds."""
+
+    def __init__(self, storage: Storage, name: str, idle: float) -> None:
+        self.storage, self.idle = storage, idle
+        self.folder = f"alignment/{digest(name, length=24)}"
+        self.file = f"{self.folder}/{machine.token()}"
+        self._slowest: int | None = None
+        self._beats = 0
+        self._known: dict[str, tuple[int, float, int | None]] = {}
+        """By file: its number, when this source first saw that, and the time in it."""
+        self._told = threading.Lock()
+        self._ended = machine.event()
+        self._thread: threading.Thread | None = None
+
+    def exchange(self, slowest: int | None) -> list[int]:
+        """Tells the time of this source's oldest unread record, ``None`` for none, and returns those of the other sources."""
+        self._slowest = slowest
+        self._tell()
+        if self._thread is None:
+            self._thread = machine.thread(self._beat, "connectors-alignment")
+            self._thread.start()
+        return [time for time in map(self._time_of, self._others()) if time is not None]
+
+    def close(self) -> None:
+        """Leaves the group: the others do not wait for this source any more."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self.storage.delete(self.file)
+
+    def _others(self) -> list[str]:
+        names = [f"{self.folder}/{item.name}" for item in self.storage.items(self.folder) if not item.name.startswith(".")]
+        self._known = {name: seen for name, seen in self._known.items() if name in names}
+        return [name for name in names if name != self.file]
+
+    def _time_of(self, name: str) -> int | None:
+        """The time in a file of another source; ``None`` if it is idle, or has nothing to read."""
+        try:
+            beats, slowest = json.loads(self.storage.read(name))
+        except (FileNotFoundError, ValueError):  # it has just left, or a power failure has emptied its file
+            return None
+        number, since, _ = self._known.get(name, (None, 0.0, None))
+        if number != beats:
+            since = machine.monotonic()
+        self._known[name] = beats, since, slowest
+        if machine.monotonic() - since < self.idle:
+            return None if slowest is None else int(slowest)
+        if machine.monotonic() - since > 10 * self.idle:
+            self.storage.delete(name)
+        return None
+
+    def _tell(self) -> None:
+        with self._told:
+            if not self._ended.is_set():
+                self._beats += 1
+                self.storage.replace(self.file, json.dumps([self._beats, self._slowest]).encode())
+
+    def _beat(self) -> None:
+        """Shows that this source lives while its batches run."""
+        while not self._ended.wait(max(_LEAST_PAUSE, self.idle / 4)):
+            try:
+                self._tell()
+            except (OSError, Transient):
+                _log.warning("the alignment group in %s cannot be told that a source lives", self.storage.root, exc_info=True)
