@@ -167,7 +167,7 @@ def test_a_source_waits_for_the_others_of_its_group(tmp_path: Path) -> None:
 
 def test_a_query_that_ends_waits_until_the_others_have_come_near(tmp_path: Path) -> None:
     ahead, behind = Topic(1), Topic(1)
-    minutes(ahead, 0, 40, 60)
+    minutes(ahead, 0, 40, 90)
     minutes(behind, 0, 0, 60)
     slow, fast = Query(group(behind, tmp_path, maxRowsPerTrigger="7")), Query(group(ahead, tmp_path))
     slow.planner.freeze()
@@ -179,7 +179,7 @@ def test_a_query_that_ends_waits_until_the_others_have_come_near(tmp_path: Path)
     while slow.values():
         pass
     thread.join(30)
-    assert read == [b"%d" % minute for minute in range(40, 60)]
+    assert read == [b"%d" % minute for minute in range(40, 90)]
     slow.planner.close()
     fast.planner.close()
 
