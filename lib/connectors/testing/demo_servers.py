@@ -227,7 +227,7 @@ class WholeDatabase(Changes):
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
         with self.connect() as database:
-            if not database.execute("SELECT FROM pg_publication WHERE pubname = %s", (self.PUBLICATION,)).fetchone():
+            if not database.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (self.PUBLICATION,)).fetchone():
                 database.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
                 database.execute(f"CREATE PUBLICATION {self.PUBLICATION} FOR TABLES IN SCHEMA {name}")
         super().put(f"{name}.orders", orders)
