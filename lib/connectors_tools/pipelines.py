@@ -29,8 +29,8 @@ _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
 _COUNT: Final = {"row_count": {"min": 1}}
-_TABLES: Final = {"routes": "{}", "on_schema_change": '"lenient"', "deletes": '"hard"'}
-"""The options of a target of many tables."""
+_TABLES: Final = '\ntarget = {"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}'
+"""The code of the options of a target of many tables."""
 _WHOLE_WORDS: Final = """The properties of the connector; how tables are named, follow altered columns, and delete rows.
 
 A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
@@ -202,7 +202,7 @@ class _Pipeline:
         table = Parameter("target", f"main.connectors.{self.name}", "Table, or a folder", of_job)
         if self.is_whole:
             of_job = f"${{var.catalog}}.${{var.schema}}_{self.name}"
-            table = Parameter("target", f"main.connectors_{self.name}", "A schema that exists, or a folder", of_job)
+            table = Parameter("target", f"main.connectors_{self.name}", "Schema, or a folder", of_job)
         return [
             Parameter("name", self.name, "Name of the pipeline and of its folder"),
             Parameter("workdir", place, "Folder of pipelines", "${var.workdir}/pipelines"),
@@ -226,8 +226,6 @@ class _Pipeline:
             widgets |= {"source": self.source_name, "address": self.source.address}
         if self.source_name == ENRICH:
             widgets["service"] = self.source.address
-        if self.is_whole:
-            widgets["target"] = "delta_schema"
         if not self.is_into_delta:
             widgets["target"] = self.target.format
             address = self.target.address
@@ -338,14 +336,14 @@ class _Pipeline:
 
     def _change(self) -> str:
         """The cell with options of both ends and the function that makes rows."""
-        target = _TABLES if self.is_whole else {} if self.is_into_delta else self.target.options
-        dicts = {"source": self.source.options, **({"target": target} if target else {})}
+        dicts = {"source": self.source.options, **({} if self.is_into_delta else {"target": self.target.options})}
         options = "\n".join(
             "\n".join([f"{name} = {{", *(f'    "{option}": {value},' for option, value in values.items()), "}"])
             for name, values in dicts.items()
         )
         if self.is_merged:
-            return f"import json\nimport re\n\n{self.source.rows}\n{options}"
+            target = _TABLES if self.is_whole else ""
+            return f"import json\nimport re\n\n{self.source.rows}\n{options}{target}"
         body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
         if self.target.added:
             body = f'{body}.selectExpr("*", {self.target.added})'

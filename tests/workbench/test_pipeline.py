@@ -120,12 +120,12 @@ def test_a_target_of_many_tables_is_a_schema_and_its_rules_are_arguments_of_the_
 ) -> None:
     monkeypatch.setenv(VOLUMES_VARIABLE, str(tmp_path / "volumes"))
     options = {"target_options": '{"deletes": "soft"}', "target": "main.shop"}
-    both = pipeline_in(tmp_path, "cdc_database to delta_schema", **options)
-    folder = str(tmp_path / "volumes" / "main" / "shop")
+    both = pipeline_in(tmp_path, "cdc_database to delta", **options)
+    folder = str(tmp_path / "volumes" / "Volumes" / "main" / "shop")
     assert both.merge({"deletes": "hard", "routes": {}}) == {"schema": folder, "deletes": "soft", "routes": {}}
-    assert pipeline_in(tmp_path, "cdc_database to delta_schema", target=f"{tmp_path}/t").schema.name == f"{tmp_path}/t"
+    assert pipeline_in(tmp_path, "cdc_database to delta", target=f"{tmp_path}/t").schema.name == f"{tmp_path}/t"
     with pytest.raises(Misconfigured, match="must be a schema, as catalog"):
-        _ = pipeline_in(tmp_path, "cdc_database to delta_schema", target="main.shop.orders").schema
+        _ = pipeline_in(tmp_path, "cdc_database to delta", target="main.shop.orders").schema
 
 
 def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ _FORMS: Final = {"table": "catalog.schema.table", "schema": "catalog.schema"}
 """The names that a target can have in a catalog."""
 _NAME: Final = re.compile(r"\w[\w.-]*")
 _DELTA: Final = "delta"
-_SCHEMA: Final = "delta_schema"
+_DATABASE: Final = "cdc_database"
+_SCHEMA: Final = "schema"
+"""The target of many Delta tables."""
 _PLACES: Final = (_DELTA, _SCHEMA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
@@ -57,12 +59,13 @@ def pipeline(
 ) -> Pipeline:
     """The parameters of a pipeline notebook, from its widgets.
 
-    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them; ``delta_schema`` is a target of
-    many Delta tables. ``address`` names the widget with the address of the system, ``target_address`` that of the target's if
-    both ends are systems, and ``service`` that with the URL of a service that the pipeline calls. If such a widget is empty,
+    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them; the target of ``cdc_database`` is a
+    schema of Delta tables. ``address`` names the widget with the address of the system, ``target_address`` that of the target's
+    if both ends are systems, and ``service`` that with the URL of a service that the pipeline calls. If such a widget is empty,
     the pipeline runs on a demonstration.
     Raises :class:`Misconfigured` for an impossible parameter.
     """
+    target = _SCHEMA if source == _DATABASE else target
     is_through = _DELTA not in (source, target)
     ends = {
         "source": _End(source, address, "options"),

@@ -26,12 +26,12 @@ public final class PostgresLog implements SourceLog {
     private static final String SCHEMAS = "SELECT json_agg(nspname) FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)'";
     private static final String PUBLICATION =
         "SELECT json_build_object('all', puballtables, 'whole', pubinsert AND pubupdate AND pubdelete AND pubtruncate, 'schemas', (%s),"
-            + " 'by_root', %s, 'silent', (SELECT json_agg(nspname || '.' || relname) FROM pg_class c JOIN pg_namespace n"
-            + " ON n.oid = relnamespace WHERE CASE WHEN %s THEN relispartition AND relkind IN ('r', 'p') ELSE relkind = 'p' END))"
+            + " 'silent', (SELECT json_agg(json_build_array(nspname, relname)) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
+            + " WHERE relkind IN ('r', 'p') AND NOT EXISTS (SELECT 1 FROM pg_publication_tables t"
+            + " WHERE t.pubname = p.pubname AND t.schemaname = nspname AND t.tablename = relname)))"
             + " FROM pg_publication p WHERE pubname = ?";
     private static final String PUBLISHED =
         "SELECT json_agg(nspname) FROM pg_publication_namespace JOIN pg_namespace n ON n.oid = pnnspid WHERE pnpubid = p.oid";
-    private static final String BY_ROOT = "coalesce((to_jsonb(p) ->> 'pubviaroot')::boolean, false)"; // not before 13
     private static final int WITH_SCHEMAS = 15;
 
     private final PostgresConnectorConfig config;
@@ -112,7 +112,7 @@ public final class PostgresLog implements SourceLog {
             ResultSet schemas = connection.createStatement().executeQuery(SCHEMAS);
             schemas.next();
             boolean mayHaveSchemas = connection.getMetaData().getDatabaseMajorVersion() >= WITH_SCHEMAS;
-            String sql = String.format(PUBLICATION, new Object[] {mayHaveSchemas ? PUBLISHED : "NULL::json", BY_ROOT, BY_ROOT});
+            String sql = String.format(PUBLICATION, new Object[] {mayHaveSchemas ? PUBLISHED : "NULL::json"});
             PreparedStatement query = connection.prepareStatement(sql);
             query.setString(1, config.publicationName());
             ResultSet row = query.executeQuery();

@@ -33,7 +33,7 @@ class _Gap(NamedTuple):
 def refuse_publication(jvm: Jvm, properties: Mapping[str, str], name: str, *, is_first: bool = False) -> None:
     """Raises :class:`Fatal` where whole schemas are followed, and the publication lacks tables that are there or will come.
 
-    The first start has a snapshot, and refuses tables that would stay as they are in it: partitions, or tables that have some.
+    The first start has a snapshot, and refuses tables that would stay as they are in it.
     """
     included = properties.get("schema.include.list")
     is_whole = included and not properties.get("table.include.list")
@@ -73,16 +73,22 @@ def _gaps(
     if missing and not publication["all"]:
         way_out = f"let a superuser run {alter} ADD TABLES IN SCHEMA {_quoted(missing)}"
         yield _Gap(f"the publication {name} has no whole schema {', '.join(missing)}: {_LOST}", way_out)
+    if is_first:
+        yield from _silent(properties, f"the publication {name}", alter, publication, schemas)
+
+
+def _silent(
+    properties: Mapping[str, str], publication: str, alter: str, content: Mapping[str, Any], schemas: Sequence[str]
+) -> Iterator[_Gap]:
+    """The tables that the snapshot has, and of which the log tells nothing."""
     excluded = properties.get("table.exclude.list", "")
-    own = [table for table in publication["silent"] or () if table.rpartition(".")[0] in schemas]
-    if is_first and (silent := sorted(table for table in own if not _matches(excluded, table))):
+    tables = sorted(f"{schema}.{table}" for schema, table in content["silent"] or () if schema in schemas)
+    if silent := [table for table in tables if not _matches(excluded, table)]:
         shown = ", ".join(silent[:_SHOWN]) + (", …" if len(silent) > _SHOWN else "")
-        teller, way_out = "partitioned table", "name the partitions by table.exclude.list"
-        if not publication["by_root"]:
-            teller = "partitions"
-            way_out = f"let its owner run {alter} SET (publish_via_partition_root = true), and {way_out}"
-        text = f"the publication {name} tells no change of {shown}: they come under the name of the {teller}"
-        yield _Gap(f"{text}, and what the snapshot has of these tables would never change", way_out)
+        text = f"{publication} tells no change of {shown}, which would stay as the snapshot has them: changes of a partition "
+        text += "come under one name, its own or that of the table above it, and of an unlogged table none come"
+        root = f"{alter} SET (publish_via_partition_root = true) makes it the table above"
+        yield _Gap(text, f"name these tables by table.exclude.list; {root}")
 
 
 def _matches(patterns: str, name: str) -> bool:
