@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from string import Template
 from typing import Final
 
 from .pipeline_ends import (
@@ -33,7 +34,7 @@ return records.selectExpr("id AS entry", *columns)'''
 _CALLS: Final = '''lookup = async_io.HttpLookup(pipeline.service.address)  # many calls at a time, in no order
 return records.transform(async_io.unordered_wait, lookup, schema="name string", capacity=50)'''
 _DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
-_DEBEZIUM_CONFIG: Final = '''host, _, port = pipeline.source.address.partition(":")
+_DEBEZIUM_CONFIG: Final = Template('''host, _, port = pipeline.source.address.partition(":")
 slot = re.sub("[^a-z0-9]", "_", pipeline.name.lower())
 debezium = {
     "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -43,15 +44,16 @@ debezium = {
     "database.dbname": dbutils.widgets.get("database_dbname"),
     "database.user": dbutils.widgets.get("database_user"),
     "database.password": dbutils.widgets.get("database_password"),
-    "table.include.list": pipeline.source.name,
+    "$included.include.list": pipeline.source.name,
     "topic.prefix": pipeline.name,
     "plugin.name": "pgoutput",
     "slot.name": slot,
-    "publication.name": slot,
-    "publication.autocreate.mode": "filtered",
+    "publication.name": $publication,
+    "publication.autocreate.mode": "$mode",
     "tombstones.on.delete": "false",
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-}'''
+}''')
+
 _API_CONFIG: Final = '''json.dumps({
         "baseUrl": pipeline.source.address,
         "resources": [{
@@ -69,6 +71,12 @@ def _name(meaning: str, default: str = "orders") -> Parameter:
     return Parameter("source", default, meaning)
 
 
+_DATABASE: Final = (
+    Parameter("database_hostname", "", "Host, or host:port; empty: a demonstration"),
+    Parameter("database_dbname", "postgres", "Database"),
+    Parameter("database_user", "postgres", "A user who may replicate"),
+    Parameter("database_password", "none", "{{secrets/scope/key}}"),
+)
 _TABLE: Final = Parameter("source", "", "catalog.schema.table or a folder; empty: a demonstration")
 
 SOURCES: Final = {
@@ -251,16 +259,27 @@ return records.select(value).select("value.*")''',
         record="change",
         format="connect",
         address="database_hostname",
+        parameters=(*_DATABASE, _name("schema.table", "public.orders")),
+        options={"config": "json.dumps(debezium)", "pluginPackages": f'"{_DEBEZIUM}"', **_STATE},
+        rows=_DEBEZIUM_CONFIG.substitute(included="table", publication="slot", mode="filtered"),
+        query="changes",
+    ),
+    "cdc_database": SourceEnd(
+        title="the log of a whole PostgreSQL database",
+        records="The inserts, updates and deletions of all tables of a schema",
+        record="change",
+        format="connect",
+        address="database_hostname",
         parameters=(
-            Parameter("database_hostname", "", "Host, or host:port; empty: a demonstration"),
-            Parameter("database_dbname", "postgres", "Database"),
-            Parameter("database_user", "postgres", "A user who may replicate"),
-            Parameter("database_password", "none", "{{secrets/scope/key}}"),
-            _name("schema.table", "public.orders"),
+            *_DATABASE,
+            Parameter("publication_name", "dbz_publication", "The publication of the schemas"),
+            _name("Schemas, with commas", "public"),
         ),
         options={"config": "json.dumps(debezium)", "pluginPackages": f'"{_DEBEZIUM}"', **_STATE},
-        rows=_DEBEZIUM_CONFIG,
-        query="changes",
+        rows=_DEBEZIUM_CONFIG.substitute(
+            included="schema", publication='dbutils.widgets.get("publication_name")', mode="disabled"
+        ),
+        query="all_changes",
     ),
     ENRICH: SourceEnd(
         title="Delta, through a service,",

@@ -28,6 +28,14 @@ from .skeleton import bundle_files, filled
 _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
+_COUNT: Final = {"row_count": {"min": 1}}
+_TABLES: Final = '\ntarget = {"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}'
+"""The code of the options of a target of many tables."""
+_WHOLE_WORDS: Final = """The properties of the connector; how tables are named, follow altered columns, and delete rows.
+
+A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
+(publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
+without the tables that are created later would lose their rows, so the query refuses it at its start."""
 _GATE: Final = "notebooks/pipelines/quality.ipynb"
 _LONGEST: Final = 100
 """Letters of a line."""
@@ -37,7 +45,7 @@ _METADATA: Final = {
 }
 _INTO: Final = (
     *("kafka", "event_hubs", "kinesis", "pubsub", "redis", "files", "lines", "jdbc", "http"),
-    *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc"),
+    *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc", "cdc_database"),
 )
 _OUT: Final = (
     *("kafka", "event_hubs", "kinesis", "firehose", "pubsub", "redis", "dynamodb", "cassandra", "jdbc"),
@@ -104,10 +112,9 @@ def files_of(kind: str, name: str) -> dict[str, str]:
     assert ends is not None, kind
     source, target = (ENRICH, "delta") if kind == ENRICH else kind.split("_to_")
     pipeline = _Pipeline(name, source, target, *ends)
-    rules = ",\n".join(f"  {json.dumps(rule)}" for rule in (*_RULES, {"unique": pipeline.key}))
     files = {
         f"notebooks/pipelines/{name}.ipynb": _notebook("pipeline.txt", pipeline.parameters_of("pipeline"), pipeline.texts()),
-        f"notebooks/pipelines/rules/{name}.json": f"[\n{rules}\n]\n",
+        f"notebooks/pipelines/rules/{name}.json": pipeline.rules(),
         f"jobs/{name}.yml": filled("job.yml", pipeline.texts()),
     }
     if pipeline.gate_name != "quality":
@@ -142,8 +149,13 @@ class _Pipeline:
 
     @property
     def is_merged(self) -> bool:
-        """True if the target is kept equal to the table of a database."""
-        return self.source.query == "changes"
+        """True if the target is kept equal to what a database has: a table, or all of them."""
+        return self.is_whole or self.source.query == "changes"
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the target is a schema of tables."""
+        return self.source.query == "all_changes"
 
     @property
     def gate_name(self) -> str:
@@ -166,7 +178,7 @@ class _Pipeline:
         end, own = "target" if self.reads_table else "source", {p.name for p in self.source.parameters}
         optional = {
             Parameter("options", "{}", f"More options of the {end}, as a JSON object"): self.source_name != ENRICH,
-            Parameter("target_options", "{}", "More options of the target, as a JSON object"): is_through,
+            Parameter("target_options", "{}", "More options of the target, as a JSON object"): is_through or self.is_whole,
             Parameter("lookback", self.target.lookback, "The gate looks for rows since; empty: all"): bool(self.target.look),
             Parameter("trigger", "availableNow", "availableNow, continuous or 10 seconds"): self.source.query != "copy",
         }
@@ -188,6 +200,9 @@ class _Pipeline:
         place = "/Volumes/main/connectors/data/pipelines"
         of_job = f"${{var.catalog}}.${{var.schema}}.{self.name}"
         table = Parameter("target", f"main.connectors.{self.name}", "Table, or a folder", of_job)
+        if self.is_whole:
+            of_job = f"${{var.catalog}}.${{var.schema}}_{self.name}"
+            table = Parameter("target", f"main.connectors_{self.name}", "Schema, or a folder", of_job)
         return [
             Parameter("name", self.name, "Name of the pipeline and of its folder"),
             Parameter("workdir", place, "Folder of pipelines", "${var.workdir}/pipelines"),
@@ -234,6 +249,7 @@ class _Pipeline:
             "target_options": "pipeline.table" if self.is_into_delta else "pipeline.write(target)",
             "shown": "\ndisplay(pipeline.rows(spark), rows=5)" if self.is_into_delta else "",
             "keys": '\n    keys=connectors.foreach_batch("delta", path=pipeline.path("keys")),' if self.target.look else "",
+            "merge": "merge_all(**pipeline.merge(target))" if self.is_whole else "merge(**pipeline.table)",
         }
         came_out = {"records": self.source.plural, "shown": ends.pop("shown")}
         return {
@@ -246,9 +262,9 @@ class _Pipeline:
             "pipeline": self._call(),
             "change": self._change(),
             "change_words": self._change_words,
-            "query": filled(f"{self.source.query}.txt", ends).strip(),
+            "query": filled("changes.txt" if self.is_merged else f"{self.source.query}.txt", ends).strip(),
             "query_words": self._query_words,
-            "came_out": filled("merged.txt" if self.is_merged else "places.txt", came_out).strip(),
+            "came_out": filled(f"{self._came_out}.txt", came_out).strip(),
             "gate": self.gate_name,
             "parameters": "\n".join(
                 f"        - name: {parameter.name}\n          default: {json.dumps(parameter.of_job or parameter.default)}"
@@ -257,7 +273,22 @@ class _Pipeline:
         }
 
     @property
+    def _came_out(self) -> str:
+        """The skeleton of what is shown at the end."""
+        return "merged_all" if self.is_whole else "merged" if self.is_merged else "places"
+
+    def rules(self) -> str:
+        """The file of the rules: a list, or by table."""
+        lines = [json.dumps(rule) for rule in (*_RULES, {"unique": self.key})]
+        if self.is_whole:  # the gate knows the keys
+            return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}]\n}}\n'
+        return "[\n{}\n]\n".format(",\n".join(f"  {line}" for line in lines))
+
+    @property
     def summary(self) -> str:
+        if self.is_whole:
+            text = f"{self.source.records} are merged into tables, which stay equal to those of the database."
+            return f"{text} New tables are followed from their first row."
         if self.is_merged:
             return f"{self.source.records} are merged into a table, which stays equal to that of the database."
         effect = "replace those of the last run" if self.source.query == "copy" else self.target.effect
@@ -267,7 +298,7 @@ class _Pipeline:
     @property
     def guarantee(self) -> str:
         if self.is_merged:
-            return f"each change is in the table once, in the order of the log, {ONCE}"
+            return f"each change is in {'its' if self.is_whole else 'the'} table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
             return f"the table has the {self.source.plural} of one whole run; a run that is killed leaves the table as it was"
         promise = f"each {self.source.record} {self.target.promise}"
@@ -276,7 +307,7 @@ class _Pipeline:
     @property
     def _judgement(self) -> str:
         if self.is_into_delta:
-            return "judges what is in the table"
+            return "judges what is in the table" + ("s" if self.is_whole else "")
         return "reads the target and judges what is there" if self.target.look else "judges what was handed over"
 
     @property
@@ -296,6 +327,8 @@ class _Pipeline:
 
     @property
     def _change_words(self) -> str:
+        if self.is_whole:
+            return _WHOLE_WORDS
         if self.is_merged:
             return "The properties of the connector. The gate judges the table by the rules in the file `checks`."
         text = f"How {self.source.plural} are read, and what happens to them. The file `checks` says what makes a row good"
@@ -309,7 +342,8 @@ class _Pipeline:
             for name, values in dicts.items()
         )
         if self.is_merged:
-            return f"import json\nimport re\n\n{self.source.rows}\n{options}"
+            target = _TABLES if self.is_whole else ""
+            return f"import json\nimport re\n\n{self.source.rows}\n{options}{target}"
         body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
         if self.target.added:
             body = f'{body}.selectExpr("*", {self.target.added})'
@@ -329,8 +363,11 @@ class _Pipeline:
             verdict = f"{look}\n{verdict}"
         if not look and not self.is_into_delta:
             verdict = f'print("{self.target.no_look}")'
+        if self.is_whole:
+            verdict = "display(pipeline.schema.tables(spark))"
         recorded = "what its batches have recorded"
         judged = "its table" if self.is_into_delta else "the target" if look else ""
+        judged = "its tables: their keys, and their rules" if self.is_whole else judged
         judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
         delivered_words = " A dead letter that somebody deletes is not noticed."
         if self.is_into_delta:
@@ -345,6 +382,11 @@ class _Pipeline:
         }
         reports = "(rows, places)" if look or self.is_into_delta else "(places,)"
         summary = '*(f"{count:,} {place}" for place, count in counts.first().asDict().items()), sep=", "'
+        reports = "(rows,)" if self.is_merged else reports
+        summary = 'f"{pipeline.rows(spark).count():,} rows"' if self.is_merged else summary
+        enforced = f"for report in {reports}:\n    report.enforce()\nprint({summary})"
+        if self.is_whole:
+            enforced = "from connectors import quality\n\ndisplay(quality.enforce(*pipeline.schema.verdicts(spark)))"
         texts = {
             "gate_of": "a pipeline" if self.gate_name == "quality" else f"`{self.name}`",
             "pipeline": "pipeline = workbench.pipeline(dbutils)" if self.is_into_delta else self._call(),
@@ -352,8 +394,7 @@ class _Pipeline:
             "look_words": "" if self.is_into_delta or not look else "The rows that are there now.",
             "look": verdict,
             "reconciled": "" if self.is_merged else filled("reconciled.txt", reconciled).strip(),
-            "reports": "(rows,)" if self.is_merged else reports,
-            "summary": 'f"{pipeline.rows(spark).count():,} rows"' if self.is_merged else summary,
+            "enforced": enforced,
         }
         parameters = self.shared if self.is_into_delta else self.parameters_of("quality")
         return _notebook("quality.txt", parameters, texts)

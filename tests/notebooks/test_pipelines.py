@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,7 +26,7 @@ from confluent_kafka import Producer
 
 from connectors.ground.errors import Misconfigured
 from connectors.testing.demo import Demo, Order
-from connectors.testing.demo_servers import Changes
+from connectors.testing.demo_servers import Changes, WholeDatabase
 from connectors.testing.demos import demo
 from connectors.testing.sampling import wait_until
 from connectors.testing.servers import KafkaServer, MotoServer, RedisServer
@@ -278,7 +279,7 @@ def test_a_demonstration_that_is_run_twice_has_each_order_in_one_place(
     for orders in (300, 600):
         succeeded, output = job.run()
         assert succeeded, output
-        if source == "cdc":
+        if source.startswith("cdc"):
             continue
         bad = 0 if source in ONCE_MORE else orders // 100
         negative = orders // 50
@@ -299,7 +300,7 @@ def mark(name: str) -> Any:
 @pytest.mark.parametrize("source", sorted(SOURCES.keys() - {"delta", "enrich"}))
 def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path: Path, source: str) -> None:
     own = demo(source, str(tmp_path / "own"))
-    name = {"cassandra": "own.sales", "cdc": "public.sales", "connect": "orders"}.get(source, "sales")
+    name = {"cassandra": "own.sales", "cdc": "public.sales", "cdc_database": "sales", "connect": "orders"}.get(source, "sales")
     job = Job(f"{source}_to_delta", tmp_path, options=json.dumps(dict(own.options)), source=name)
     job.parameters[SOURCES[source].address] = own.address
     for orders in (100, 200):
@@ -307,7 +308,7 @@ def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path:
         succeeded, output = job.run()
         assert succeeded, output
         assert "demonstration" not in output
-        if source == "cdc":
+        if source.startswith("cdc"):
             continue
         bad = 0 if source in ONCE_MORE else orders // 100
         negative = orders // 50
@@ -315,7 +316,9 @@ def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path:
             negative, bad = negative + bad, 0
         expected = {"read": orders, "delivered": orders - bad - negative, "dead_letters": bad, "quarantined": negative}
         assert places(job) == expected
-    if isinstance(own, Changes):
+    if isinstance(own, WholeDatabase):
+        assert delta_tables(job.target) == database_tables(own, name)
+    elif isinstance(own, Changes):
         rows = delta(job.target).select(["id", "cents"]).sort_by("id").to_pylist()
         assert [(row["id"], row["cents"]) for row in rows] == own.rows(name)
 
@@ -384,6 +387,76 @@ def test_any_source_goes_with_any_target(source: str, target: str) -> None:
         assert set(widgets) <= set(parameters)
         for name in re.findall(r'address="(\w+)"', code):
             assert name in widgets or (name == "source" and "quality" in path)  # of which the gate has no need
+
+
+Tables = dict[str, list[dict[str, Any]]]
+
+
+def database_tables(own: WholeDatabase, schema: str) -> Tables:
+    """The rows of each table of a schema."""
+    with own.connect() as database:
+        names = [name for (name,) in database.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", (schema,))]
+        cursor = database.cursor(row_factory=psycopg.rows.dict_row)
+        return {name: in_order(cursor.execute(f"SELECT * FROM {schema}.{name}").fetchall()) for name in names}
+
+
+def delta_tables(folder: Path) -> Tables:
+    """The rows of each table that was merged into ``folder``."""
+    names = [log.parent.name for log in folder.glob("*/_delta_log") if not log.parent.name.startswith("_")]
+    followed = [name for name in names if not name.endswith("_deleted")]
+    return {name: in_order(delta(folder / name).drop_columns(["_position"]).to_pylist()) for name in followed}
+
+
+def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """``rows`` by their values, with times as texts in UTC."""
+    for row in rows:
+        times = {name: value for name, value in row.items() if isinstance(value, datetime.datetime)}
+        utc = {name: value.astimezone(datetime.timezone.utc) if value.tzinfo else value for name, value in times.items()}
+        row.update({name: value.strftime("%F %T.%f") for name, value in utc.items()})
+    return sorted(rows, key=lambda row: str([row[name] for name in sorted(row)]))
+
+
+@pytest.mark.long
+@pytest.mark.soak
+@pytest.mark.server
+@pytest.mark.spark
+def test_a_whole_database_is_equal_after_kills_also_its_new_table_for_a_user_who_may_read_and_replicate(
+    spark: Any, tmp_path: Path
+) -> None:
+    own = demo("cdc_database", str(tmp_path / "own"))
+    assert isinstance(own, WholeDatabase)
+    job = Job("cdc_database_to_delta", tmp_path, source="sales", database_hostname=own.address, database_user="follower")
+    job.parameters["options"] = '{"maxRowsPerTrigger": "150"}'
+    refused, output = job.run()
+    assert not refused
+    assert 'role "follower" does not exist' in output
+    own.feed("sales", 300)
+    with own.connect() as database:
+        database.execute("CREATE ROLE follower LOGIN REPLICATION")
+        database.execute("GRANT USAGE ON SCHEMA sales TO follower")
+        database.execute("GRANT SELECT ON ALL TABLES IN SCHEMA sales TO follower")
+
+    def commits(table: str) -> int:
+        return len(list((job.target / table / "_delta_log").glob("*.json")))
+
+    code, output = run(job.name, job.parameters, lambda: commits("orders") > 2)
+    assert code == -signal.SIGKILL, output
+    succeeded, output = job.run()
+    assert succeeded, output
+    assert delta_tables(job.target) == database_tables(own, "sales")
+    own.feed("sales", 300)  # the table of returns is new
+    with own.connect() as database:
+        database.execute("ALTER TABLE sales.cities ADD COLUMN country text DEFAULT 'CH'")
+        database.execute("UPDATE sales.cities SET country = 'IT' WHERE city = 'Lugano'")
+    code, output = run(job.name, job.parameters, lambda: commits("returns") > 1)
+    assert code == -signal.SIGKILL, output
+    succeeded, output = job.run()
+    assert succeeded, output
+    assert delta_tables(job.target) == database_tables(own, "sales")
+    spark.sql(f"INSERT INTO delta.`{job.target}/returns` SELECT * FROM delta.`{job.target}/returns` LIMIT 1")
+    succeeded, output = job.run("quality")
+    assert not succeeded
+    assert "unique(order_id, part): 2 of" in output
 
 
 class OwnBucket(Demo):

@@ -39,6 +39,30 @@ def test_rules_of_a_text_and_of_a_file_are_the_checks_of_the_functions(tmp_path:
     assert quality.rules(str(file)).checks == CHECKS
 
 
+def test_rules_of_several_tables_are_the_checks_of_each(tmp_path: Path) -> None:
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"orders": RULES, "*": [{"not_null": "id"}]}))
+    for source in (str(file), file.read_text()):
+        checks = quality.rules_by_table(source)
+        assert {table: of_table.checks for table, of_table in checks.items()} == {"orders": CHECKS, "*": CHECKS[:1]}
+    assert quality.rules_by_table("{}") == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ('[{"not_null": "id"}]', 'the file .* cannot be read.*Give rules by table as JSON'),
+        ('{"orders": {"not_null": "id"}}', "must be an object with a list of rules for each table"),
+        ('{"orders": [{"not_nul": "id"}], "*": [1]}', r'orders: rule 1, .*"not_nul" is no rule(.|\n)*\*: rule 1, 1: must be'),
+        ('{"orders": []}', "checks +is empty"),
+        ("{", "is no JSON"),
+    ],
+)
+def test_what_is_wrong_with_rules_of_tables_is_told(source: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        quality.rules_by_table(source)
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [

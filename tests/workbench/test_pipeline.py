@@ -115,6 +115,19 @@ def test_a_topic_is_not_copied_into_itself(tmp_path: Path) -> None:
     assert pipeline_in(tmp_path, "kafka to kafka", target="copies", **ends).write({})["sinkId"] == "p"
 
 
+def test_a_target_of_many_tables_is_a_schema_and_its_rules_are_arguments_of_the_merge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VOLUMES_VARIABLE, str(tmp_path / "volumes"))
+    options = {"target_options": '{"deletes": "soft"}', "target": "main.shop"}
+    both = pipeline_in(tmp_path, "cdc_database to delta", **options)
+    folder = str(tmp_path / "volumes" / "Volumes" / "main" / "shop")
+    assert both.merge({"deletes": "hard", "routes": {}}) == {"schema": folder, "deletes": "soft", "routes": {}}
+    assert pipeline_in(tmp_path, "cdc_database to delta", target=f"{tmp_path}/t").schema.name == f"{tmp_path}/t"
+    with pytest.raises(Misconfigured, match="must be a schema, as catalog"):
+        _ = pipeline_in(tmp_path, "cdc_database to delta", target="main.shop.orders").schema
+
+
 def test_ends_are_the_addresses_and_names_of_the_parameters(tmp_path: Path) -> None:
     both = pipeline_in(tmp_path, "kafka to files", source="orders", target=f"{tmp_path}/files")
     assert (both.source.address, both.source.name) == ("there", "orders")

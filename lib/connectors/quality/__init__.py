@@ -17,7 +17,7 @@ Both uses give the same answer for the same rows. All of it is DataFrame API, so
 from .check import Check
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
 from .report import CheckOutcome, QualityFailed, Report, enforce
-from .rules import rules
+from .rules import rules, rules_by_table
 from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, SplitBatch, SplitFrames, claims
 
 __all__ = [
@@ -41,5 +41,6 @@ __all__ = [
     "not_null",
     "row_count",
     "rules",
+    "rules_by_table",
     "unique",
 ]

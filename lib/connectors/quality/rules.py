@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,31 +31,50 @@ def rules(source: str) -> Checks:
     if source.partition("#")[0].endswith((".yaml", ".yml")):
         found = contract(source)
         return Checks(list(dict.fromkeys(found.checks)), unchecked=found.unchecked)
-    listed, problems = _listed(source), []
-    checks = []
-    for number, rule in enumerate(listed, start=1):
-        try:
-            checks.append(_check(rule))
-        except (TypeError, ValueError) as wrong:
-            problems.append(Problem("checks", f"rule {number}, {json.dumps(rule)}: {wrong}"))
+    listed = _json(source, "[", "a list of rules")
+    problems: list[Problem] = []
+    if not isinstance(listed, list) or not listed:
+        problems.append(Problem("checks", 'must be a list of at least one rule, such as [{"not_null": "id"}]'))
+    checks = [] if problems else _checks(listed, "", problems)
     if problems:
         raise Misconfigured("quality.rules", problems)
     return Checks(checks)
 
 
-def _listed(source: str) -> list[Any]:
+def rules_by_table(source: str) -> dict[str, Checks]:
+    """The checks of several tables: a JSON object of lists as :func:`rules` takes them, or the file that ``source`` names.
+
+    ``{"orders": [{"not_null": "id"}], "*": [{"row_count": {"min": 1}}]}``: ``*`` stands for all tables that have no list.
+    Raises :class:`~connectors.ground.errors.Misconfigured` with every problem.
+    """
+    tables, problems = _json(source, "{", "rules by table"), list[Problem]()
+    if not isinstance(tables, dict) or not all(isinstance(listed, list) for listed in tables.values()):
+        text = 'must be an object with a list of rules for each table, such as {"orders": [{"not_null": "id"}]}'
+        raise Misconfigured("quality.rules_by_table", [Problem("checks", text)])
+    checks = {table: _checks(listed, f"{table}: ", problems) for table, listed in tables.items()}
+    if problems:
+        raise Misconfigured("quality.rules_by_table", problems)
+    return {table: Checks(of_table) for table, of_table in checks.items()}
+
+
+def _json(source: str, begin: str, what: str) -> Any:
     try:
-        text = source if source.lstrip().startswith("[") else Path(source).read_text()
-        listed = json.loads(text)
+        return json.loads(source if source.lstrip().startswith(begin) else Path(source).read_text())
     except OSError as unreadable:
-        problem = f'the file "{source}" cannot be read: {unreadable.strerror}. Give a list of rules as JSON, or its file.'
+        problem = f'the file "{source}" cannot be read: {unreadable.strerror}. Give {what} as JSON, or its file.'
     except ValueError as wrong:
         problem = f"is no JSON: {wrong}"
-    else:
-        if isinstance(listed, list) and listed:
-            return listed
-        problem = 'must be a list of at least one rule, such as [{"not_null": "id"}]'
     raise Misconfigured("quality.rules", [Problem("checks", problem)])
+
+
+def _checks(listed: Sequence[Any], place: str, problems: list[Problem]) -> list[Check]:
+    checks = []
+    for number, rule in enumerate(listed, start=1):
+        try:
+            checks.append(_check(rule))
+        except (TypeError, ValueError) as wrong:
+            problems.append(Problem("checks", f"{place}rule {number}, {json.dumps(rule)}: {wrong}"))
+    return checks
 
 
 def _check(rule: Any) -> Check:

@@ -199,10 +199,8 @@ class Changes(Served):
         return PostgresServer()
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
-        import psycopg
-
         columns = "id bigint PRIMARY KEY, city text, cents bigint, at timestamptz"
-        with psycopg.connect(self.server.url, user=self.server.user) as database:
+        with self.connect() as database:
             database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
             database.execute(f"UPDATE {name} SET cents = cents + 1 WHERE id % 10 = 3")
             database.execute(f"DELETE FROM {name} WHERE id % 10 = 4")
@@ -212,10 +210,39 @@ class Changes(Served):
 
     def rows(self, name: str) -> list[tuple[int, int]]:
         """The id and the price of each order that the table has now."""
+        with self.connect() as database:
+            return list(database.execute(f"SELECT id, cents FROM {name} ORDER BY id").fetchall())
+
+    def connect(self) -> Any:
+        """A connection to the database, which ends with its transaction."""
         import psycopg
 
-        with psycopg.connect(self.server.url, user=self.server.user) as database:
-            return database.execute(f"SELECT id, cents FROM {name} ORDER BY id").fetchall()
+        return psycopg.connect(self.server.url, user=self.server.user)
+
+
+class WholeDatabase(Changes):
+    """A PostgreSQL with a schema of several tables; ``returns`` is one that the second run finds new."""
+
+    PUBLICATION: Final = "dbz_publication"
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        with self.connect() as database:
+            if not database.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (self.PUBLICATION,)).fetchone():
+                database.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
+                database.execute(f"CREATE PUBLICATION {self.PUBLICATION} FOR TABLES IN SCHEMA {name}")
+        super().put(f"{name}.orders", orders)
+        first = orders[0]["id"]
+        with self.connect() as database:
+            columns = "city text PRIMARY KEY, orders bigint, cents bigint"
+            database.execute(f"CREATE TABLE IF NOT EXISTS {name}.cities ({columns})")
+            totals = f"SELECT city, count(*), sum(cents) FROM {name}.orders GROUP BY city"
+            changed = "UPDATE SET orders = excluded.orders, cents = excluded.cents"
+            database.execute(f"INSERT INTO {name}.cities {totals} ON CONFLICT (city) DO {changed}")
+            columns = "order_id bigint, part int, cents bigint, PRIMARY KEY (order_id, part)"
+            for table, each in (("payments", 1), *([("returns", 9)] if first else [])):
+                database.execute(f"CREATE TABLE IF NOT EXISTS {name}.{table} ({columns})")
+                rows = f"SELECT id, 1, cents FROM {name}.orders WHERE id >= {first} AND id % {each} = 0"
+                database.execute(f"INSERT INTO {name}.{table} {rows}")
 
 
 class OpenSearch(Served):

@@ -34,6 +34,7 @@ _starting: Final[dict[tuple[str, str], Lock]] = {}
 _DEMOS: Final[dict[str, type[local.Demo]]] = {
     "cassandra": served.Cassandra,
     "cdc": served.Changes,
+    "cdc_database": served.WholeDatabase,
     "connect": local.Connector,
     "delta": local.Delta,
     "dynamodb": served.DynamoDb,

@@ -17,6 +17,7 @@ from ..ground.options import Duration
 from ..ground.runtime import in_workspace
 from .servers import demo
 from .settings import VOLUMES, workdir
+from .target_schema import TargetSchema
 from .versions import count_until, history, loaded, newest_versions, rows_at, until
 
 if TYPE_CHECKING:
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
     from ..quality import Checks
     from ..testing.demo import Demo
 
-_TABLE: Final = re.compile(r"[^./\\\s]+\.[^./\\\s]+\.[^./\\\s]+")
+_PART: Final = r"[^./\\\s]+"
+_FORMS: Final = {"table": "catalog.schema.table", "schema": "catalog.schema"}
+"""The names that a target can have in a catalog."""
 _NAME: Final = re.compile(r"\w[\w.-]*")
 _DELTA: Final = "delta"
-_PLACES: Final = (_DELTA, "files")
+_DATABASE: Final = "cdc_database"
+_SCHEMA: Final = "schema"
+"""The target of many Delta tables."""
+_PLACES: Final = (_DELTA, _SCHEMA, "files")
 """Targets without an address."""
 _COMMIT_SECONDS: Final = 3600
 """The most seconds between the refusal of a row and the delivery of its batch."""
@@ -53,11 +59,13 @@ def pipeline(
 ) -> Pipeline:
     """The parameters of a pipeline notebook, from its widgets.
 
-    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them. ``address`` names the widget with
-    the address of the system, ``target_address`` that of the target's if both ends are systems, and ``service`` that with the
-    URL of a service that the pipeline calls. If such a widget is empty, the pipeline runs on a demonstration.
+    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them; the target of ``cdc_database`` is a
+    schema of Delta tables. ``address`` names the widget with the address of the system, ``target_address`` that of the target's
+    if both ends are systems, and ``service`` that with the URL of a service that the pipeline calls. If such a widget is empty,
+    the pipeline runs on a demonstration.
     Raises :class:`Misconfigured` for an impossible parameter.
     """
+    target = _SCHEMA if source == _DATABASE else target
     is_through = _DELTA not in (source, target)
     ends = {
         "source": _End(source, address, "options"),
@@ -166,7 +174,7 @@ class Pipeline:
 
     def load(self, reader: DataStreamReader | DataFrameReader) -> DataFrame:
         """Loads the rows of the source, a Delta table, with ``reader``."""
-        return loaded(reader, _table(self.source.name, "source"))
+        return loaded(reader, _place(self.source.name, "source"))
 
     def write(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of the target; the parameter overrides them. Rows that the target refuses become dead letters.
@@ -181,6 +189,10 @@ class Pipeline:
         if sink is None or not sink.known_options().knows("errors"):
             return values
         return {**_letters(values.get("errors"), self.path("refused")), **values}
+
+    def merge(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of :func:`connectors.connect.merge_all`: ``options``, which the parameter ``target_options`` overrides."""
+        return {"schema": self.schema.name, **options, **self._options("target")}
 
     def look(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of a reader of the target, and those in the parameter that this reader knows."""
@@ -212,7 +224,13 @@ class Pipeline:
     @property
     def table(self) -> dict[str, str]:
         """The target as options of ``connectors.delta``. Locally a table is a folder: Delta has no catalog there."""
-        return _table(self._parameter("target"), "target")
+        return _place(self._parameter("target"), "target")
+
+    @property
+    def schema(self) -> TargetSchema:
+        """The target as a schema of tables. Locally it is a folder of them."""
+        (name,) = _place(self._parameter("target"), "target", "schema").values()
+        return TargetSchema(name, self._parameter("checks"))
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """The rows of the target, a Delta table."""
@@ -374,13 +392,15 @@ class Pipeline:
 
     def _begin_anew(self, *, is_its_own: bool) -> None:
         """Removes the state of a demonstration, and its table (a local folder) if that ``is_its_own``."""
-        if self._ends["target"].system == _DELTA:
+        kind = {_DELTA: "table", _SCHEMA: "schema"}.get(self._ends["target"].system)
+        if kind is not None:
             target = self._parameter("target")
-            if in_workspace() or not _TABLE.fullmatch(target):
-                text = "must be a table on this machine, as catalog.schema.table: this demonstration begins anew each time"
+            if in_workspace() or not _is_name(target, kind):
+                text = f"must be a {kind} on this machine, as {_FORMS[kind]}: this demonstration begins anew each time"
                 raise _wrong("target", f'{text}; got "{target}". Give the address of your system, or another target.')
             if is_its_own:
-                shutil.rmtree(self.table["path"])
+                for folder in [self.table["path"]] if kind == "table" else self.schema.folders():
+                    shutil.rmtree(folder)
         for part in Path(self.folder).iterdir():
             if part.is_dir() and part.name != "demonstration":
                 shutil.rmtree(part)
@@ -424,14 +444,20 @@ def _json(parameter: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _table(name: str, parameter: str) -> dict[str, str]:
-    if _TABLE.fullmatch(name):
+def _is_name(name: str, kind: str) -> bool:
+    """True for the name of a table or schema in a catalog."""
+    return bool(re.fullmatch(r"\.".join([_PART] * len(_FORMS[kind].split("."))), name))
+
+
+def _place(name: str, parameter: str, kind: str = "table") -> dict[str, str]:
+    """A table or schema by its name or its folder."""
+    if _is_name(name, kind):
         if in_workspace():
-            return {"table": name}
+            return {kind: name}
         return {"path": workdir(f"{VOLUMES}{name.replace('.', '/')}")}
     if "/" in name:
         return {"path": workdir(name)}
-    raise _wrong(parameter, f'must be a table, as catalog.schema.table, or a folder; got "{name}".')
+    raise _wrong(parameter, f'must be a {kind}, as {_FORMS[kind]}, or a folder; got "{name}".')
 
 
 def _wrong(parameter: str, text: str) -> Misconfigured:

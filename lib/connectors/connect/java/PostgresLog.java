@@ -23,6 +23,16 @@ public final class PostgresLog implements SourceLog {
     private static final String SLOT =
         "SELECT active, confirmed_flush_lsn - '0/0'::pg_lsn, coalesce(to_jsonb(s) ->> 'wal_status', '') FROM pg_replication_slots s"
             + " WHERE slot_name = ? AND database = current_database()";
+    private static final String SCHEMAS = "SELECT json_agg(nspname) FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)'";
+    private static final String PUBLICATION =
+        "SELECT json_build_object('all', puballtables, 'whole', pubinsert AND pubupdate AND pubdelete AND pubtruncate, 'schemas', (%s),"
+            + " 'silent', (SELECT json_agg(json_build_array(nspname, relname)) FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace"
+            + " WHERE relkind IN ('r', 'p') AND NOT EXISTS (SELECT 1 FROM pg_publication_tables t"
+            + " WHERE t.pubname = p.pubname AND t.schemaname = nspname AND t.tablename = relname)))"
+            + " FROM pg_publication p WHERE pubname = ?";
+    private static final String PUBLISHED =
+        "SELECT json_agg(nspname) FROM pg_publication_namespace JOIN pg_namespace n ON n.oid = pnnspid WHERE pnpubid = p.oid";
+    private static final int WITH_SCHEMAS = 15;
 
     private final PostgresConnectorConfig config;
     private final boolean dropsSlot;
@@ -89,6 +99,24 @@ public final class PostgresLog implements SourceLog {
             if (query.executeQuery().next()) {
                 throw new ConnectException("the replication slot " + config.slotName() + " exists, and this query has not made it");
             }
+        } finally {
+            database.close();
+        }
+    }
+
+    /** Two texts of JSON: the schemas of the database; what its publication has, null if there is none. */
+    public String[] publication() throws SQLException {
+        PostgresConnection database = new PostgresConnection(config.getJdbcConfig(), "connectors");
+        try {
+            Connection connection = database.connection();
+            ResultSet schemas = connection.createStatement().executeQuery(SCHEMAS);
+            schemas.next();
+            boolean mayHaveSchemas = connection.getMetaData().getDatabaseMajorVersion() >= WITH_SCHEMAS;
+            String sql = String.format(PUBLICATION, new Object[] {mayHaveSchemas ? PUBLISHED : "NULL::json"});
+            PreparedStatement query = connection.prepareStatement(sql);
+            query.setString(1, config.publicationName());
+            ResultSet row = query.executeQuery();
+            return new String[] {schemas.getString(1), row.next() ? row.getString(1) : "null"};
         } finally {
             database.close();
         }

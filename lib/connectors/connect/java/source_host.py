@@ -6,7 +6,9 @@ import json
 import logging
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +25,7 @@ from .debezium import offset_store, refuse_slot, slot_of, with_defaults
 from .failures import failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
+from .publication import refuse_publication
 from .source_engine import SourceEngine, pause
 from .validation import connector_jvm, validated
 
@@ -58,12 +61,8 @@ class JavaSourceHost(SourceHost):
         return slot_of(self.properties)
 
     def check_first_start(self) -> None:
-        def check() -> None:
-            jvm = self._started_jvm()
-            with jvm.within(source_engine.START_SECONDS, "look for a replication slot"):
-                refuse_slot(jvm, self.properties, self.settings.log)
-
-        self._retried(check)
+        self._check("look at the publication", partial(refuse_publication, is_first=True))
+        self._check("look for a replication slot", refuse_slot)
 
     def alter_offsets(self, offsets: Offsets) -> bool:
         pairs = dumps([[json.loads(partition), offset] for partition, offset in offsets.items()])
@@ -83,6 +82,7 @@ class JavaSourceHost(SourceHost):
         if added := sorted(f"{key}={self.properties[key]}" for key in self.properties.keys() - self.settings.properties.keys()):
             _log.info("%s: set in place of defaults that lose values: %s", self.settings.log, ", ".join(added))
         self._offsets, self._groups = dict(offsets), dict(groups)
+        self._check("look at the publication", refuse_publication)
         self._retried(self._start_engine)
         self._generation = 1
 
@@ -155,6 +155,14 @@ class JavaSourceHost(SourceHost):
     def pid(self) -> int | None:
         """The process of the JVM, for tests and messages."""
         return self._jvm.pid if self._jvm is not None else None
+
+    def _check(self, what: str, refuse: Callable[[Jvm, Mapping[str, str], str], None]) -> None:
+        def check() -> None:
+            jvm = self._started_jvm()
+            with jvm.within(source_engine.START_SECONDS, what):
+                refuse(jvm, self.properties, self.settings.log)
+
+        self._retried(check)
 
     def _start_engine(self) -> None:
         jvm = self._started_jvm()
