@@ -65,6 +65,21 @@ _API_CONFIG: Final = '''json.dumps({
             "paging": {"kind": "page", "size": 100},
         }],
     })'''
+_PARTS: Final = f'''json.dumps([
+        {{"format": "files", "options": {{"path": pipeline.parameter("history")}}}},
+        {{
+            "format": "kafka",
+            "options": {{
+                "kafka.bootstrap.servers": pipeline.source.address,
+                "subscribe": pipeline.source.name,
+                "value.format": "json",
+                "schema": "{ORDER}",
+                "errors": "deadLetter",
+                "deadLetterPath": pipeline.path("letters"),
+            }},
+            "columns": {{name: f"value.{{name}}" for name in ({_COLUMNS})}},
+        }},
+    ])'''
 
 
 def _name(meaning: str, default: str = "orders") -> Parameter:
@@ -202,6 +217,25 @@ SOURCES: Final = {
         parameters=(API, _name("Resource of the API")),
         options={"config": _API_CONFIG, **_STATE},
         rows='return records.selectExpr("id", "city", "cents", "timestamp(updated_at) AS at")',
+    ),
+    "hybrid": SourceEnd(
+        title="files, then Kafka,",
+        records="A history in files, and behind it the records of a topic,",
+        record="record",
+        format="hybrid",
+        address="kafka_bootstrap_servers",
+        parameters=(
+            BROKERS,
+            _name("Topic"),
+            Parameter("history", "", "Folder of Parquet files; empty: a demonstration"),
+        ),
+        options={
+            "sources": _PARTS,
+            "startFrom": '"at - 10 minutes"',
+            "deduplicateBy": '"id"',
+            "stateLocation": 'pipeline.path("state")',
+        },
+        rows=_IDENTITY,
     ),
     "elasticsearch": SourceEnd(
         title="Elasticsearch or OpenSearch",

@@ -44,7 +44,7 @@ _METADATA: Final = {
     "language_info": {"name": "python"},
 }
 _INTO: Final = (
-    *("kafka", "event_hubs", "kinesis", "pubsub", "redis", "files", "lines", "jdbc", "http"),
+    *("kafka", "event_hubs", "kinesis", "pubsub", "redis", "files", "lines", "hybrid", "jdbc", "http"),
     *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc", "cdc_database"),
 )
 _OUT: Final = (

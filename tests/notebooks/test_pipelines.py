@@ -281,7 +281,7 @@ def test_a_demonstration_that_is_run_twice_has_each_order_in_one_place(
         assert succeeded, output
         if source.startswith("cdc"):
             continue
-        bad = 0 if source in ONCE_MORE else orders // 100
+        bad = 0 if source in ONCE_MORE else orders // 100 - (source == "hybrid")  # the history has no bytes to cut off
         negative = orders // 50
         found = places(job)
         if source in ("redis", "connect"):  # what cannot be read there has no id
@@ -302,7 +302,7 @@ def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path:
     own = demo(source, str(tmp_path / "own"))
     name = {"cassandra": "own.sales", "cdc": "public.sales", "cdc_database": "sales", "connect": "orders"}.get(source, "sales")
     job = Job(f"{source}_to_delta", tmp_path, options=json.dumps(dict(own.options)), source=name)
-    job.parameters[SOURCES[source].address] = own.address
+    job.parameters |= {SOURCES[source].address: own.address, **own.parameters}
     for orders in (100, 200):
         own.feed(name, 100)
         succeeded, output = job.run()
@@ -310,7 +310,7 @@ def test_a_source_of_ones_own_is_given_by_parameters_alone(spark: Any, tmp_path:
         assert "demonstration" not in output
         if source.startswith("cdc"):
             continue
-        bad = 0 if source in ONCE_MORE else orders // 100
+        bad = 0 if source in ONCE_MORE else orders // 100 - (source == "hybrid")  # the history has no bytes to cut off
         negative = orders // 50
         if source in ("redis", "connect"):  # what cannot be read there has no id
             negative, bad = negative + bad, 0

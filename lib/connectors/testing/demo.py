@@ -31,6 +31,8 @@ class Demo(ABC):
     target_address = ""
     """The address as a target, where that is another one."""
     options: Mapping[str, str] = {}
+    parameters: Mapping[str, str] = {}
+    """What reaches it beside the address, by the widgets of a pipeline."""
     forgets: ClassVar[Sequence[str]] = ()
     """The ends of a pipeline, ``source`` or ``target``, at which the system has forgotten everything in the next process."""
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .demo import ROWS, Demo, Order, is_cut_off, text_of
+from .demo import ROWS, Demo, Files, Order, is_cut_off, text_of
 from .servers import (
     HOST,
     ApiService,
@@ -72,6 +72,23 @@ class Kafka(Served):
         for order in orders:
             producer.produce(name, text_of(order))
         producer.flush()
+
+
+class History(Kafka):
+    """Files with the oldest orders, and a topic with all but the oldest of these."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.parameters = {"history": str(folder / "history")}
+
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        folder = self.folder / "history"
+        if not folder.exists():
+            folder.mkdir()
+            third = len(orders) // 3
+            Files(folder).put(name, orders[:third])
+            orders = orders[third // 2 :]
+        super().put(name, orders)
 
 
 class EventHubs(Kafka):

@@ -43,6 +43,7 @@ _DEMOS: Final[dict[str, type[local.Demo]]] = {
     "files": local.Files,
     "firehose": served.Firehose,
     "http": served.Api,
+    "hybrid": served.History,
     "jdbc": local.Database,
     "kafka": served.Kafka,
     "kinesis": served.Kinesis,

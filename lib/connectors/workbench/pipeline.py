@@ -85,6 +85,8 @@ class End:
     """More options to connect: those of a demonstration."""
     parameters: tuple[str, str] = ("address", "name")
     """The names of the widgets of ``address`` and ``name``."""
+    more: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values of other widgets, by name: those of a demonstration."""
 
     @property
     def parts(self) -> tuple[str, str]:
@@ -137,7 +139,11 @@ class Pipeline:
         print(f"{parameter} is empty, so this is a demonstration. It has got some new orders.")
         if end.system == _DELTA:
             return End("", f"{demonstration.folder}/{name}")
-        return End(demonstration.address, name, demonstration.options)
+        return End(demonstration.address, name, demonstration.options, more=demonstration.parameters)
+
+    def parameter(self, name: str) -> str:
+        """The value of another widget of the source; that of the demonstration, where there is one."""
+        return self.source.more.get(name) or self._parameter(name)
 
     @cached_property
     def target(self) -> End:

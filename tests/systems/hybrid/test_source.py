@@ -313,6 +313,7 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([{"format": "hybrid"}], {}, "number 1: format cannot be hybrid"),
     ([{"format": "files", "options": []}], {}, "number 1: options must be a JSON object"),
     ([{"format": "files", "columns": {"a": 1}}], {}, "number 1: columns must be names; got 1"),
+    ([FILES, CLOCK], {"maxAge": "3"}, "maxage .*is no option of this source, which has .*, and of none of its parts"),
     ([FILES, FILES], {}, "two parts with the name files"),
     ([{"format": "files", "options": {"pth": "/x"}}], {}, 'files: pth .*did you mean "path"'),
     ([CLOCK, FILES], {"startFrom": "2026-01-01"}, "cannot be a time for connectors.files"),
@@ -321,6 +322,11 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([FILES, CLOCK], {"startFrom": "ts"}, "stateLocation .*missing; startFrom=ts"),
     ([FILES, CLOCK], {"deduplicateBy": "id"}, "deduplicateBy .*startFrom"),
     ([FILES, CLOCK], {"deduplicateBy": "id", "startFrom": "2026-01-01"}, "needs a column in startFrom"),
+    (
+        [FILES, CLOCK],
+        {"startFrom": "2026-01-01", "startingTime": "3"},
+        "says where clock starts, and so does its startingTime",
+    ),
     (
         [FILES, {"format": "clock", "options": {"path": "/x", "startingTime": 3}}],
         {"startFrom": "2026-01-01"},
@@ -382,3 +388,13 @@ def test_a_queue_is_acknowledged_as_a_part(parts: Parts) -> None:
     planner.close()
     assert sorted(read) == sorted([*range(3), *range(20)])
     assert queue.queue.unacknowledged() == 0
+
+
+def test_an_option_above_the_parts_is_that_of_all_that_know_it() -> None:
+    parts = [{**FILES, "options": {}}, {"format": "files", "name": "b", "options": {"path": "/b", "maxFilesPerTrigger": 3}}]
+    options = {"path": "/a", "MAXFILESPERTRIGGER": "5", "retry.maxRetries": "7", "startingTime": "1"}
+    source: Any = HybridSource.of({"sources": json.dumps([*parts, CLOCK]), **options}, streaming=True)
+    first, second, clock = (source.member(part, None).values for part in source.parts)
+    assert (first["path"], second["path"]) == ("/a", "/b")
+    assert (first["maxFilesPerTrigger"], second["maxFilesPerTrigger"]) == (5, 3)
+    assert (first["retry.maxRetries"], clock["retry.maxRetries"], clock["startingTime"]) == (7, 7, 1)

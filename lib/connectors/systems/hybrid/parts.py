@@ -63,15 +63,16 @@ class Part:
 
         Raises :class:`Misconfigured` for options that do not fit.
         """
-        own = [name for name in self.options if name.lower().startswith("starting")]
+        known, names = self.kind.known_options(), {name.lower() for name in self.options}
+        common = {name: value for name, value in common.items() if known.knows(name) and name.lower() not in names}
+        typed = {**common, **self.options}
+        own = [name for name in typed if name.lower().startswith("starting")]
         if own and time is not None:
             text = f"says where {self.name} starts, and so does its {own[0]}. Leave one of the two out."
             raise Misconfigured(NAME, [Problem("startFrom", text)])
         start = {} if own else self.kind.start_options(time)
-        known, typed = self.kind.known_options(), {name.lower() for name in self.options}
-        common = {name: value for name, value in common.items() if known.knows(name) and name.lower() not in typed}
         try:
-            return self.kind.of({**start, **common, **self.options}, streaming=True)
+            return self.kind.of({**start, **typed}, streaming=True)
         except Misconfigured as wrong:
             problems = [Problem(f"{self.name}: {problem.option}", problem.text) for problem in wrong.problems]
             raise Misconfigured(NAME, problems) from None

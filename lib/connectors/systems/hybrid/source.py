@@ -68,6 +68,7 @@ class HybridSource(Source):
             None, meaning="with a column in startFrom: a folder of this query alone, for times and keys; any storage"
         ),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys for stateLocation"),
+        through={"": "any option of the parts: it goes to those that know it and do not say otherwise"},
     )
     extensions = OwnSources()
 
@@ -76,12 +77,13 @@ class HybridSource(Source):
         self.parts = [part for part in parts_of(values["sources"]) if isinstance(part, Part)]
         self.start: Start | None = values["startFrom"]
         self.common: Mapping[str, Any] = {}
-        """The options of sources in general, such as ``retry.maxRetries``, for the parts that have them and do not say else."""
+        """Options for all parts that know them and do not say otherwise."""
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
         source: Any = super().of(typed, streaming=streaming)
-        source.common = {name: value for name, value in typed.items() if not cls.options.knows(name)}
+        own = {name.lower() for name in cls.options.declared}
+        source.common = {name: value for name, value in typed.items() if name.lower() not in own}
         for part in source.parts:
             source.member(part, 0)
         return source  # type: ignore[no-any-return]
@@ -92,6 +94,11 @@ class HybridSource(Source):
         yield from (Problem("sources", part) for part in parts if isinstance(part, str))
         if not parts:
             yield Problem("sources", "must name a source at least.")
+        known = [part.kind.known_options() for part in parts if isinstance(part, Part)]
+        for name in values.extra if len(known) == len(parts) else ():
+            if not any(options.knows(name) for options in known):
+                text = f"is no option of this source, which has {', '.join(cls.options.declared)}, and of none of its parts."
+                yield Problem(name, text)
         start: Start | None = values["startFrom"]
         if start is None:
             return
