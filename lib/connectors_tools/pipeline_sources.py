@@ -72,10 +72,6 @@ _PARTS: Final = f'''json.dumps([
             "options": {{
                 "kafka.bootstrap.servers": pipeline.source.address,
                 "subscribe": pipeline.source.name,
-                "value.format": "json",
-                "schema": "{ORDER}",
-                "errors": "deadLetter",
-                "deadLetterPath": pipeline.path("letters"),
             }},
             "columns": {{name: f"value.{{name}}" for name in ({_COLUMNS})}},
         }},
@@ -234,6 +230,7 @@ SOURCES: Final = {
             "startFrom": '"at - 10 minutes"',
             "deduplicateBy": '"id"',
             "stateLocation": 'pipeline.path("state")',
+            **DECODED,
         },
         rows=_IDENTITY,
     ),
