@@ -110,6 +110,42 @@ def test_a_source_that_comes_behind_the_last_one_follows_it(parts: Parts) -> Non
     same_records(SourceQuery(parts).rest(log), [*rows(10, 20), *rows(0, 3)])
 
 
+def test_a_part_behind_rows_that_are_not_recorded_cannot_start_by_a_column(parts: Parts) -> None:
+    parts.files("a", 0, 10)
+    parts.clock(100)
+    parts.more = {"startFrom": "ts - 5 seconds", "deduplicateBy": "id", "stateLocation": str(parts.folder / "state")}
+    log: list[Any] = []
+    same_records(SourceQuery(parts).rest(log), rows(0, 100))
+    (parts.folder / "now").write_text("120")
+    parts.parts.append({**parts.parts[-1], "name": "second clock"})
+    query = SourceQuery(parts)
+    assert query.next(log) == rows(100, 120)
+    with pytest.raises(Fatal, match=r"rows before second clock were read(.|\n)*give a time in startFrom"):
+        query.next(log)
+    parts.more = {"startFrom": "2026-01-01T00:02:00Z"}
+    (parts.folder / "now").write_text("130")
+    assert SourceQuery(parts).rest(log) == [*rows(120, 130)] * 2
+
+
+WITHOUT: dict[str, str] = {}
+BY_ID = {"startFrom": "ts - 5 seconds", "deduplicateBy": "id", "stateLocation": "state"}
+
+
+@pytest.mark.parametrize("before", [WITHOUT, {**BY_ID, "startFrom": "ts"}, {**BY_ID, "deduplicateBy": "ts"}])
+def test_rows_that_are_recorded_in_another_way_are_no_overlap(
+    parts: Parts, before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(parts.folder)
+    parts.files("a", 0, 10)
+    parts.clock(20)
+    log: list[Any] = []
+    parts.more = before
+    assert SourceQuery(parts).next(log) == rows(0, 10)
+    parts.more = BY_ID
+    with pytest.raises(Fatal, match="with another startFrom or deduplicateBy"):
+        SourceQuery(parts).next(log)
+
+
 def test_only_parts_that_are_read_may_go(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(3)
