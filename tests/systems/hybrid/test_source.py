@@ -383,6 +383,23 @@ def test_columns_of_options_must_be_there(more: dict[str, str], error: str) -> N
         source.reader(SCHEMA if "tags" not in error else SCHEMA.append(pa.field("tags", pa.list_(pa.string()))))
 
 
+def test_a_dot_in_the_name_of_a_column_is_no_field(parts: Parts) -> None:
+    schema = pa.schema([("order.id", pa.int64())])
+    (parts.folder / "a").mkdir()
+    pq.write_table(pa.table([[1, 2]], schema=schema), parts.folder / "a" / "1.parquet")
+    parts.parts = [{"format": "files", "options": {"path": str(parts.folder / "a")}}]
+    parts.schema = schema
+    assert SourceQuery(parts).rest([]) == [{"order.id": 1}, {"order.id": 2}]
+
+
+@pytest.mark.parametrize("name", ["idd", "ID"])
+def test_names_that_the_rows_do_not_have_are_refused(name: str) -> None:
+    part = {**FILES, "columns": {name: "number"}}
+    source = HybridSource.of({"sources": json.dumps([CLOCK, part])}, streaming=True)
+    with pytest.raises(Misconfigured, match=f"files: columns names {name}, which the rows do not have: id, ts"):
+        source.reader(SCHEMA)
+
+
 def test_a_schema_is_needed_where_names_are_mapped() -> None:
     source = HybridSource.of({"sources": json.dumps([{**FILES, "columns": {"id": "number"}}])}, streaming=True)
     with pytest.raises(Misconfigured, match=r"give the types of the rows by \.schema"):

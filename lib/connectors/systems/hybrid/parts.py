@@ -76,11 +76,21 @@ class Part:
             problems = [Problem(f"{self.name}: {problem.option}", problem.text) for problem in wrong.problems]
             raise Misconfigured(NAME, problems) from None
 
+    def check(self, rows: pa.Schema) -> None:
+        """Raises :class:`Misconfigured` if ``columns`` names what is no column of ``rows``."""
+        if unknown := [name for name in self.columns if name not in rows.names]:
+            text = f"{self.name}: columns names {', '.join(unknown)}, which the rows do not have: {', '.join(rows.names)}."
+            raise Misconfigured(NAME, [Problem("sources", text)])
+
+    def _path(self, column: str) -> list[str]:
+        """The part's column that is the rows' ``column``, and the fields in it. Only ``columns`` names fields."""
+        return self.columns[column].split(".") if column in self.columns else [column]
+
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns to read for ``rows``: several of them may be fields of one structure."""
         fields: dict[str, Any] = {}
         for field in rows:
-            *outer, last = self.columns.get(field.name, field.name).split(".")
+            *outer, last = self._path(field.name)
             place = fields
             for name in outer:
                 place = place.setdefault(name, {})
@@ -91,7 +101,7 @@ class Part:
         """``records`` as rows of ``schema``."""
         columns = []
         for field in schema:
-            first, *inner = self.columns.get(field.name, field.name).split(".")
+            first, *inner = self._path(field.name)
             column = records.column(first)
             for name in inner:
                 column = pc.struct_field(column, name)

@@ -156,6 +156,8 @@ class HybridSource(Source):
         return HybridEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> HybridReader:
+        for part in self.parts:
+            part.check(schema)
         if self.start is not None and self.overlaps:
             check_columns(schema, self.start.column, self.values["deduplicateBy"])
         return HybridReader(self, schema)
