@@ -10,7 +10,7 @@ from ...core import Fatal, PartitionProgress, Position, ReadLimit, Source, Split
 from ...core.source import Slice
 from ...ground import machine
 from ...ground.state import canonical
-from .overlap import Overlap
+from .overlap import Overlap, written
 from .parts import NAME, Part, PartSplit
 
 if TYPE_CHECKING:
@@ -66,14 +66,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         """The end of the first batch of ``part``, even if it has no record: from now on its start does not move."""
         last, overlap = before.get("last"), self._overlap(before)
         if overlap is not None:
-            self._check_record(part, before)
-            last = overlap.end(part.name)
-            if last is None:
-                raise Fatal(
-                    f"no row before {part.name} has a time in {overlap.column}, which says where it starts",
-                    connector=NAME,
-                    way_out="name a column that has times, or give a time in startFrom",
-                )
+            last = self._last(part, overlap, before)
         elif self.source.start is not None:
             last = 0
         begin = self._member(part, last)[1].start()
@@ -82,8 +75,8 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         known = {} if last is None else {"last": last}
         return {**self._position(part, end, {**before, **known}), "from": begin, **is_empty}
 
-    def _check_record(self, part: Part, before: Position) -> None:
-        """Raises :class:`Fatal` if rows before ``part`` are not recorded, or not as the options now say."""
+    def _last(self, part: Part, overlap: Overlap, before: Position) -> int:
+        """The last time of the rows before ``part``. Raises :class:`Fatal` if they do not tell where ``part`` starts."""
         if before.get("record") != self.source.record:
             raise Fatal(
                 f"rows before {part.name} were read as those of the last part, or with another startFrom or deduplicateBy, so "
@@ -91,6 +84,20 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
                 connector=NAME,
                 way_out=f"give a time in startFrom; or leave it out, and say in the options of {part.name} where it starts",
             )
+        last = overlap.end(part.name)
+        if last is None:
+            raise Fatal(
+                f"no row before {part.name} has a time in {overlap.column}, which says where it starts",
+                connector=NAME,
+                way_out="name a column that has times, or give a time in startFrom",
+            )
+        if last - overlap.microseconds > machine.time() * 1e6:
+            raise Fatal(
+                f"the last time in {overlap.column} before {part.name} is in the future: {written(last)} UTC",
+                connector=NAME,
+                way_out="correct the rows, make the overlap longer than clocks differ, or give a time in startFrom",
+            )
+        return last
 
     def _position(self, part: Part, at: Position, before: Position) -> dict[str, Any]:
         """The position ``at`` in ``part``, with what stays the same since the position ``before``."""
