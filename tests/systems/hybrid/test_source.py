@@ -365,6 +365,7 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([{"format": "hybrid"}], {}, "number 1: format cannot be hybrid"),
     ([{"format": "files", "options": []}], {}, "number 1: options must be a JSON object"),
     ([{"format": "files", "columns": {"a": 1}}], {}, "number 1: columns must be names; got 1"),
+    ([{"format": "files", "options": {"Retry.maxRetries": 9}}], {}, "number 1: Retry.maxRetries holds for all parts"),
     ([FILES, FILES], {}, "two parts with the name files"),
     ([{"format": "files", "options": {"pth": "/x"}}], {}, 'files: pth .*did you mean "path"'),
     ([CLOCK, FILES], {"startFrom": "2023-01-01"}, "cannot be a time for connectors.files"),
@@ -427,6 +428,13 @@ def test_secrets_of_parts_are_not_shown() -> None:
     with pytest.raises(Misconfigured) as refused:
         HybridSource.of({"sources": json.dumps(parts), "startFrom": "?"}, streaming=True)
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "MAXROWSPERTRIGGER", "maxOffsetsPerTrigger"])
+def test_an_option_of_a_part_comes_before_that_of_all(name: str) -> None:
+    clock = {"format": "clock", "options": {"path": "/x", name: 5}}
+    source: Any = HybridSource.of({"sources": json.dumps([FILES, clock]), "maxRowsPerTrigger": "10"}, streaming=True)
+    assert source.member(source.parts[1], None).limit().rows == 5
 
 
 def test_a_time_is_in_milliseconds() -> None:

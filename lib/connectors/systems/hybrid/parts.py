@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ...core import REQUIRED, Json, Misconfigured, Options, Problem, Source, Split, Text
 from ...ground.options import Option
 from ...ground.quantities import duration, moment
+from ...ground.retry import RETRY_OPTIONS
 
 NAME: Final = "connectors.hybrid"
 
@@ -68,8 +69,9 @@ class Part:
             text = f"says where {self.name} starts, and so does its {own[0]}. Leave one of the two out."
             raise Misconfigured(NAME, [Problem("startFrom", text)])
         start = {} if own else self.kind.start_options(time)
-        known, typed = self.kind.known_options(), {name.lower() for name in self.options}
-        common = {name: value for name, value in common.items() if known.knows(name) and name.lower() not in typed}
+        known = self.kind.known_options()
+        own_keys = {known.key(name) for name in self.options}
+        common = {name: value for name, value in common.items() if known.knows(name) and known.key(name) not in own_keys}
         try:
             return self.kind.of({**start, **common, **self.options}, streaming=True)
         except Misconfigured as wrong:
@@ -142,6 +144,11 @@ def parts_of(sources: Sequence[Any]) -> Iterator[Part | str]:
         if wrong_names := [name for name in values["columns"].values() if not isinstance(name, str)]:
             yield f"number {number}: columns must be names; got {wrong_names[0]!r}."
             continue
+        yield from (
+            f"number {number}: {option} holds for all parts; give it as an option of its own, beside sources."
+            for option in values["options"]
+            if RETRY_OPTIONS.knows(option)
+        )
         name = values["name"] or kind.name
         if name in names:
             yield f'has two parts with the name {name}. Give each a name of its own: {{"name": …, "format": …}}.'
