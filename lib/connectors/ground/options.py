@@ -347,9 +347,13 @@ class Options:
         joined.other_names = {**self.other_names, **other.other_names}
         return joined
 
+    def key(self, name: str) -> str:
+        """The option that ``name`` is, or is an alias of, in lower case."""
+        return self.alias.get(name.lower(), name).lower()
+
     def knows(self, name: str) -> bool:
         """True if ``name`` is an option, an alias, or has a prefix of ``through``."""
-        key = self.alias.get(name.lower(), name).lower()
+        key = self.key(name)
         return key in {declared.lower() for declared in self.declared} or key.startswith(tuple(self.through))
 
     def parse(
@@ -372,7 +376,7 @@ class Options:
         extra: dict[str, str] = {}
         problems: list[Problem] = []
         for name, raw in typed.items():
-            key = self.alias.get(name.lower(), name).lower()
+            key = self.key(name)
             if key in by_key:
                 problems += self._read(by_key[key], name, raw, values, names)
             elif key in self.refused:

@@ -29,7 +29,7 @@ from connectors.systems import add_system
 from connectors.systems.hybrid import HybridSource
 from connectors.testing import SourceContext
 
-BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
+BEGIN = datetime(2023, 1, 1, tzinfo=timezone.utc)
 SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 
 

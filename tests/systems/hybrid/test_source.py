@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -110,6 +110,42 @@ def test_a_source_that_comes_behind_the_last_one_follows_it(parts: Parts) -> Non
     same_records(SourceQuery(parts).rest(log), [*rows(10, 20), *rows(0, 3)])
 
 
+def test_a_part_behind_rows_that_are_not_recorded_cannot_start_by_a_column(parts: Parts) -> None:
+    parts.files("a", 0, 10)
+    parts.clock(100)
+    parts.more = {"startFrom": "ts - 5 seconds", "deduplicateBy": "id", "stateLocation": str(parts.folder / "state")}
+    log: list[Any] = []
+    same_records(SourceQuery(parts).rest(log), rows(0, 100))
+    (parts.folder / "now").write_text("120")
+    parts.parts.append({**parts.parts[-1], "name": "second clock"})
+    query = SourceQuery(parts)
+    assert query.next(log) == rows(100, 120)
+    with pytest.raises(Fatal, match=r"rows before second clock were read(.|\n)*give a time in startFrom"):
+        query.next(log)
+    parts.more = {"startFrom": "2023-01-01T00:02:00Z"}
+    (parts.folder / "now").write_text("130")
+    assert SourceQuery(parts).rest(log) == [*rows(120, 130)] * 2
+
+
+WITHOUT: dict[str, str] = {}
+BY_ID = {"startFrom": "ts - 5 seconds", "deduplicateBy": "id", "stateLocation": "state"}
+
+
+@pytest.mark.parametrize("before", [WITHOUT, {**BY_ID, "startFrom": "ts"}, {**BY_ID, "deduplicateBy": "ts"}])
+def test_rows_that_are_recorded_in_another_way_are_no_overlap(
+    parts: Parts, before: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(parts.folder)
+    parts.files("a", 0, 10)
+    parts.clock(20)
+    log: list[Any] = []
+    parts.more = before
+    assert SourceQuery(parts).next(log) == rows(0, 10)
+    parts.more = BY_ID
+    with pytest.raises(Fatal, match="with another startFrom or deduplicateBy"):
+        SourceQuery(parts).next(log)
+
+
 def test_only_parts_that_are_read_may_go(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(3)
@@ -144,7 +180,7 @@ def test_the_start_of_a_part_without_a_record_yet_does_not_move(parts: Parts) ->
 def test_a_later_part_starts_at_a_time(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(15)
-    parts.more = {"startFrom": "2026-01-01T00:00:10Z"}
+    parts.more = {"startFrom": "2023-01-01T00:00:10Z"}
     same_records(SourceQuery(parts).rest([]), rows(0, 15))
 
 
@@ -285,6 +321,22 @@ def test_times_must_be_there(parts: Parts) -> None:
         SourceQuery(parts).rest([])
 
 
+@pytest.mark.parametrize("year", [2099, 9999])
+def test_a_part_does_not_start_in_the_future(parts: Parts, year: int) -> None:
+    parts.files("a", 0, 10)
+    row_of_future = {"id": 99, "ts": datetime(year, 1, 1, tzinfo=timezone.utc)}
+    pq.write_table(pa.Table.from_pylist([row_of_future], SCHEMA), parts.folder / "a" / "future.parquet")
+    parts.clock(15)
+    parts.more = {"startFrom": "ts - 5 seconds", "deduplicateBy": "id", "stateLocation": str(parts.folder / "state")}
+    log: list[Any] = []
+    query = SourceQuery(parts)
+    assert len(query.next(log) or ()) == 11
+    with pytest.raises(Fatal, match=f"the last time in ts before clock is in the future: {year}-01-01 00:00:00"):
+        query.next(log)
+    parts.more = {"startFrom": "2023-01-01T00:00:10Z"}
+    assert SourceQuery(parts).rest(log) == rows(10, 15)
+
+
 def test_progress_tells_the_parts(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(3)
@@ -314,22 +366,23 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([{"format": "files", "options": []}], {}, "number 1: options must be a JSON object"),
     ([{"format": "files", "columns": {"a": 1}}], {}, "number 1: columns must be names; got 1"),
     ([FILES, CLOCK], {"maxAge": "3"}, "maxage .*is no option of this source, which has .*, and of none of its parts"),
+    ([{"format": "files", "options": {"Retry.maxRetries": 9}}], {}, "number 1: Retry.maxRetries holds for all parts"),
     ([FILES, FILES], {}, "two parts with the name files"),
     ([{"format": "files", "options": {"pth": "/x"}}], {}, 'files: pth .*did you mean "path"'),
-    ([CLOCK, FILES], {"startFrom": "2026-01-01"}, "cannot be a time for connectors.files"),
+    ([CLOCK, FILES], {"startFrom": "2023-01-01"}, "cannot be a time for connectors.files"),
     ([FILES, CLOCK], {"startFrom": "?!"}, "a time, or a column of times, less an overlap"),
     ([FILES, CLOCK], {"startFrom": "ts - soon"}, "a time, or a column of times, less an overlap"),
     ([FILES, CLOCK], {"startFrom": "ts"}, "stateLocation .*missing; startFrom=ts"),
     ([FILES, CLOCK], {"deduplicateBy": "id"}, "deduplicateBy .*startFrom"),
-    ([FILES, CLOCK], {"deduplicateBy": "id", "startFrom": "2026-01-01"}, "needs a column in startFrom"),
+    ([FILES, CLOCK], {"deduplicateBy": "id", "startFrom": "2023-01-01"}, "needs a column in startFrom"),
     (
         [FILES, CLOCK],
-        {"startFrom": "2026-01-01", "startingTime": "3"},
+        {"startFrom": "2023-01-01", "startingTime": "3"},
         "says where clock starts, and so does its startingTime",
     ),
     (
         [FILES, {"format": "clock", "options": {"path": "/x", "startingTime": 3}}],
-        {"startFrom": "2026-01-01"},
+        {"startFrom": "2023-01-01"},
         "says where clock starts, and so does its startingTime",
     ),
 ]
@@ -353,6 +406,23 @@ def test_columns_of_options_must_be_there(more: dict[str, str], error: str) -> N
         source.reader(SCHEMA if "tags" not in error else SCHEMA.append(pa.field("tags", pa.list_(pa.string()))))
 
 
+def test_a_dot_in_the_name_of_a_column_is_no_field(parts: Parts) -> None:
+    schema = pa.schema([("order.id", pa.int64())])
+    (parts.folder / "a").mkdir()
+    pq.write_table(pa.table([[1, 2]], schema=schema), parts.folder / "a" / "1.parquet")
+    parts.parts = [{"format": "files", "options": {"path": str(parts.folder / "a")}}]
+    parts.schema = schema
+    assert SourceQuery(parts).rest([]) == [{"order.id": 1}, {"order.id": 2}]
+
+
+@pytest.mark.parametrize("name", ["idd", "ID"])
+def test_names_that_the_rows_do_not_have_are_refused(name: str) -> None:
+    part = {**FILES, "columns": {name: "number"}}
+    source = HybridSource.of({"sources": json.dumps([CLOCK, part])}, streaming=True)
+    with pytest.raises(Misconfigured, match=f"files: columns names {name}, which the rows do not have: id, ts"):
+        source.reader(SCHEMA)
+
+
 def test_a_schema_is_needed_where_names_are_mapped() -> None:
     source = HybridSource.of({"sources": json.dumps([{**FILES, "columns": {"id": "number"}}])}, streaming=True)
     with pytest.raises(Misconfigured, match=r"give the types of the rows by \.schema"):
@@ -366,8 +436,15 @@ def test_secrets_of_parts_are_not_shown() -> None:
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["maxRowsPerTrigger", "MAXROWSPERTRIGGER", "maxOffsetsPerTrigger"])
+def test_an_option_of_a_part_comes_before_that_of_all(name: str) -> None:
+    clock = {"format": "clock", "options": {"path": "/x", name: 5}}
+    source: Any = HybridSource.of({"sources": json.dumps([FILES, clock]), "maxRowsPerTrigger": "10"}, streaming=True)
+    assert source.member(source.parts[1], None).limit().rows == 5
+
+
 def test_a_time_is_in_milliseconds() -> None:
-    source: Any = HybridSource.of({"sources": json.dumps([FILES, CLOCK]), "startFrom": "2026-01-01"}, streaming=True)
+    source: Any = HybridSource.of({"sources": json.dumps([FILES, CLOCK]), "startFrom": "2023-01-01"}, streaming=True)
     assert source.member(source.parts[1], 0).values["startingTime"] == BEGIN.timestamp() * 1000
 
 

@@ -10,7 +10,7 @@ from ...core import Fatal, PartitionProgress, Position, ReadLimit, Source, Split
 from ...core.source import Slice
 from ...ground import machine
 from ...ground.state import canonical
-from .overlap import Overlap
+from .overlap import Overlap, written
 from .parts import NAME, Part, PartSplit
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
 
     A position has the name of the ``part`` and the position ``at`` in it, for a batch that begins a part also the one ``from``
     which it does. ``readers`` is the parallelism of the part, ``empty`` says that it had no record yet; ``query`` and ``last``
-    are those of :class:`PartSplit`.
+    are those of :class:`PartSplit`. ``record`` is :attr:`HybridSource.record`, as long as all rows are recorded in this way.
     """
 
     def __init__(self, source: HybridSource) -> None:
@@ -36,7 +36,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
 
     def start(self) -> Position:
         first = self.source.parts[0]
-        query = {"query": machine.token()} if self.source.overlaps else {}
+        query = {"query": machine.token(), "record": self.source.record} if self.source.overlaps else {}
         return {"part": first.name, "at": self._member(first, None)[1].start(), "empty": True, **query}
 
     def head(self) -> bool:
@@ -66,13 +66,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         """The end of the first batch of ``part``, even if it has no record: from now on its start does not move."""
         last, overlap = before.get("last"), self._overlap(before)
         if overlap is not None:
-            last = overlap.end(part.name)
-            if last is None:
-                raise Fatal(
-                    f"no row before {part.name} has a time in {overlap.column}, which says where it starts",
-                    connector=NAME,
-                    way_out="name a column that has times, or give a time in startFrom",
-                )
+            last = self._last(part, overlap, before)
         elif self.source.start is not None:
             last = 0
         begin = self._member(part, last)[1].start()
@@ -81,10 +75,36 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         known = {} if last is None else {"last": last}
         return {**self._position(part, end, {**before, **known}), "from": begin, **is_empty}
 
+    def _last(self, part: Part, overlap: Overlap, before: Position) -> int:
+        """The last time of the rows before ``part``. Raises :class:`Fatal` if they do not tell where ``part`` starts."""
+        if before.get("record") != self.source.record:
+            raise Fatal(
+                f"rows before {part.name} were read as those of the last part, or with another startFrom or deduplicateBy, so "
+                f"nothing says which rows {part.name} must leave out",
+                connector=NAME,
+                way_out=f"give a time in startFrom; or leave it out, and say in the options of {part.name} where it starts",
+            )
+        last = overlap.end(part.name)
+        if last is None:
+            raise Fatal(
+                f"no row before {part.name} has a time in {overlap.column}, which says where it starts",
+                connector=NAME,
+                way_out="name a column that has times, or give a time in startFrom",
+            )
+        if last - overlap.microseconds > machine.time() * 1e6:
+            raise Fatal(
+                f"the last time in {overlap.column} before {part.name} is in the future: {written(last)} UTC",
+                connector=NAME,
+                way_out="correct the rows, make the overlap longer than clocks differ, or give a time in startFrom",
+            )
+        return last
+
     def _position(self, part: Part, at: Position, before: Position) -> dict[str, Any]:
         """The position ``at`` in ``part``, with what stays the same since the position ``before``."""
         readers = self._member(part, before.get("last"))[0].parallelism()
         lasting = {name: before[name] for name in ("query", "last") if name in before}
+        if part != self.source.parts[-1] and self.source.overlaps and before.get("record") == self.source.record:
+            lasting["record"] = before["record"]
         return {"part": part.name, "at": at, "readers": readers, **lasting}
 
     def _after(self, part: Part, at: Position, last: int | None, *, ends: bool) -> Position:

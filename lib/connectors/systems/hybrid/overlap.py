@@ -64,6 +64,11 @@ class Recent:
         return rows.filter(pc.and_(pc.greater_equal(rows["time"], first), pc.is_valid(rows["key"])))
 
 
+def written(time: int) -> str:
+    """A time in microseconds since 1970 as text, of any year."""
+    return str(pa.array([time], pa.timestamp("us")).cast(pa.string())[0])
+
+
 def check_columns(schema: pa.Schema, column: str, keys: Sequence[str]) -> None:
     """Raises :class:`Misconfigured` for rows of ``schema`` without ``column``, a timestamp, or without ``keys``."""
     if missing := [name for name in keys if name not in schema.names]:

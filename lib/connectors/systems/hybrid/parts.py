@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from ...core import REQUIRED, Json, Misconfigured, Options, Problem, Source, Split, Text
 from ...ground.options import Option
 from ...ground.quantities import duration, moment
+from ...ground.retry import RETRY_OPTIONS
 
 NAME: Final = "connectors.hybrid"
 
@@ -63,8 +64,9 @@ class Part:
 
         Raises :class:`Misconfigured` for options that do not fit.
         """
-        known, names = self.kind.known_options(), {name.lower() for name in self.options}
-        common = {name: value for name, value in common.items() if known.knows(name) and name.lower() not in names}
+        known = self.kind.known_options()
+        names = {known.key(name) for name in self.options}
+        common = {name: value for name, value in common.items() if known.knows(name) and known.key(name) not in names}
         typed = {**common, **self.options}
         own = [name for name in typed if name.lower().startswith("starting")]
         if own and time is not None:
@@ -77,11 +79,21 @@ class Part:
             problems = [Problem(f"{self.name}: {problem.option}", problem.text) for problem in wrong.problems]
             raise Misconfigured(NAME, problems) from None
 
+    def check(self, rows: pa.Schema) -> None:
+        """Raises :class:`Misconfigured` if ``columns`` names what is no column of ``rows``."""
+        if unknown := [name for name in self.columns if name not in rows.names]:
+            text = f"{self.name}: columns names {', '.join(unknown)}, which the rows do not have: {', '.join(rows.names)}."
+            raise Misconfigured(NAME, [Problem("sources", text)])
+
+    def _path(self, column: str) -> list[str]:
+        """The part's column that is the rows' ``column``, and the fields in it. Only ``columns`` names fields."""
+        return self.columns[column].split(".") if column in self.columns else [column]
+
     def schema(self, rows: pa.Schema) -> pa.Schema:
         """The columns to read for ``rows``: several of them may be fields of one structure."""
         fields: dict[str, Any] = {}
         for field in rows:
-            *outer, last = self.columns.get(field.name, field.name).split(".")
+            *outer, last = self._path(field.name)
             place = fields
             for name in outer:
                 place = place.setdefault(name, {})
@@ -92,7 +104,7 @@ class Part:
         """``records`` as rows of ``schema``."""
         columns = []
         for field in schema:
-            first, *inner = self.columns.get(field.name, field.name).split(".")
+            first, *inner = self._path(field.name)
             column = records.column(first)
             for name in inner:
                 column = pc.struct_field(column, name)
@@ -133,6 +145,11 @@ def parts_of(sources: Sequence[Any]) -> Iterator[Part | str]:
         if wrong_names := [name for name in values["columns"].values() if not isinstance(name, str)]:
             yield f"number {number}: columns must be names; got {wrong_names[0]!r}."
             continue
+        yield from (
+            f"number {number}: {option} holds for all parts; give it as an option of its own, beside sources."
+            for option in values["options"]
+            if RETRY_OPTIONS.knows(option)
+        )
         name = values["name"] or kind.name
         if name in names:
             yield f'has two parts with the name {name}. Give each a name of its own: {{"name": …, "format": …}}.'

@@ -143,6 +143,12 @@ class HybridSource(Source):
         """True if ``startFrom`` asks what the parts have read."""
         return self.start is not None and bool(self.start.column)
 
+    @property
+    def record(self) -> list[Any]:
+        """What is recorded of rows, for positions: the column of times, the overlap in seconds, and the columns of keys."""
+        start = self.start or Start()
+        return [start.column, str(start.overlap), *self.values["deduplicateBy"]]
+
     def overlap(self, query: str) -> Overlap | None:
         """What the parts of ``query`` have read, if :attr:`overlaps`."""
         if self.start is None or not self.overlaps:
@@ -157,6 +163,8 @@ class HybridSource(Source):
         return HybridEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> HybridReader:
+        for part in self.parts:
+            part.check(schema)
         if self.start is not None and self.overlaps:
             check_columns(schema, self.start.column, self.values["deduplicateBy"])
         return HybridReader(self, schema)
