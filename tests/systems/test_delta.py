@@ -24,6 +24,7 @@ from connectors.core.ledger import Verdict
 from connectors.ground.retry import waits_until
 from connectors.systems.delta import DeltaSink
 from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
+from connectors.systems.delta.routed import RoutedCommitter
 from connectors.systems.delta.sink import DeltaCommitter
 from connectors.systems.delta.tables import side_by_side
 from connectors.systems.delta.transaction import own_session
@@ -449,3 +450,66 @@ def test_path_and_table_exclude_each_other() -> None:
 def test_the_carrier_format_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="takes foreach_batch only"):
         spark.range(3).write.format("connectors.delta").mode("append").save(str(tmp_path))
+
+
+def orders_of(spark: Any, cells: Sequence[tuple[int, str | None]]) -> Any:
+    return spark.createDataFrame(list(cells), "id int, region string")
+
+
+def routed(spark: Any, options: dict[str, Any], number: int, cells: Sequence[tuple[int, str | None]]) -> None:
+    function: Any = connectors.foreach_batch("delta", options)
+    function.write(orders_of(spark, cells), Batch(function.sink.sink_id(), "q", number))
+
+
+def test_rows_go_to_the_tables_that_columns_name(spark: Any, schema: str) -> None:
+    options = {"table": f"{schema}.orders_{{region}}", "onLostLedger": "notWritten"}
+    for number, cells in enumerate([[(1, "eu"), (2, "us"), (3, "eu")], [(4, "us"), (5, "ch")]]):
+        for dies in (True, False):  # behind the tables and before the ledger
+            routed(spark, options, number, cells)
+            if dies:
+                spark.sql(f"DROP TABLE {schema}._batches")
+    found = {name: sorted(map(tuple, spark.table(f"{schema}.orders_{name}").collect())) for name in ("eu", "us", "ch")}
+    assert found == {"eu": [(1, "eu"), (3, "eu")], "us": [(2, "us"), (4, "us")], "ch": [(5, "ch")]}
+    recorded = spark.table(f"{schema}._batches").where("batch = 1").select("table", "rows").collect()
+    assert sorted(map(tuple, recorded)) == [("orders_ch", 1), ("orders_us", 1)]
+
+
+def test_a_batch_that_died_between_the_tables_that_columns_name_is_finished(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"path": str(tmp_path / "{region}")}
+    write = RoutedCommitter._write
+
+    def die(self: Any, rows: Any, table: str, batch: Batch) -> None:
+        if table == "us":
+            raise ZeroDivisionError
+        write(self, rows, table, batch)
+
+    cells = [(1, "eu"), (2, "us")]
+    routed(spark, options, 0, cells)
+    with monkeypatch.context() as patched:
+        patched.setattr(RoutedCommitter, "_write", die)
+        with pytest.raises(Fatal, match="1 of 2 tables are not written"):
+            routed(spark, options, 1, cells)
+    routed(spark, options, 1, cells)
+    assert [sorted(delta(tmp_path / name)["id"].to_pylist()) for name in ("eu", "us")] == [[1, 1], [2, 2]]
+
+
+def test_rows_that_name_no_table_or_too_many_are_refused_before_any_is_written(spark: Any, tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "orders" / "{region}"), "maxTables": "2"}
+    with pytest.raises(Fatal, match=r"1 rows have no region, so that \{region\} names no table"):
+        routed(spark, options, 0, [(1, "eu"), (2, None)])
+    with pytest.raises(Fatal, match="names 3 tables, and maxTables is 2"):
+        routed(spark, options, 0, [(1, "eu"), (2, "us"), (3, "ch")])
+    function: Any = connectors.foreach_batch("delta", {"path": f"{tmp_path}/{{id}}"})
+    with pytest.raises(Misconfigured, match=r"id in .* must be a column of string.*; it is double\. Cast it"):
+        function.write(spark.createDataFrame([(1.5,)], "id double"), Batch(function.sink.sink_id(), "q", 0))
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"path": "/lake/{region}/orders"}, {"table": "orders_{region}"}, {"table": "main.{region}.orders_{region}"}]
+)
+def test_only_the_last_part_of_a_target_has_columns(options: dict[str, str]) -> None:
+    with pytest.raises(Misconfigured, match="must have columns in its last part only"):
+        DeltaSink.of(options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 _TYPES: Final = (
     "boolean", "byte", "tinyint", "short", "smallint", "int", "integer", "long", "bigint", "float", "real", "double", "date",
@@ -37,6 +37,17 @@ def wrong_columns(text: str) -> Iterator[str]:
             yield f'has the column "{match[1]}" without a type'
         else:
             yield from _wrong_type(match[1], match[2])
+
+
+def names_in(text: str) -> dict[str, Any]:
+    """The names of the columns of ``text``, each with those of its fields if it is a struct; else with none."""
+    names: dict[str, Any] = {}
+    for column in _split(text):
+        if match := _COLUMN.fullmatch(column):
+            kind = _TYPE.match(match[2])
+            is_struct = kind is not None and kind[1].lower() == "struct" and kind[2]
+            names[match[1].strip("`").replace("``", "`")] = names_in(kind[2]) if kind and is_struct else {}
+    return names
 
 
 def _wrong_type(column: str, text: str) -> Iterator[str]:

@@ -27,6 +27,18 @@ def filled(
     return [null if None in row else pattern % row for row in zip(*columns, strict=True)]
 
 
+def filled_texts(template: str, rows: pa.RecordBatch) -> list[str | Poison]:
+    """As :func:`filled`, for names, which must be text."""
+    return [text if isinstance(text, Poison) else _decoded(template, text) for text in filled(template, rows)]
+
+
+def _decoded(template: str, text: bytes) -> str | Poison:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return Poison(f"a column of {template} is no text: {text!r:.100}")
+
+
 def texts(column: pa.Array) -> Sequence[bytes | None]:
     """The values of a column as text; binary as it is, nested values as JSON."""
     if types.is_binary(column.type) or types.is_large_binary(column.type):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ..batching import Failure, batching_options
 from ..core import REQUIRED, Batch, Options, Poison, Text, Transient
 from ..core.datasets import Dataset
-from ..formats.templates import filled
+from ..formats.templates import filled_texts
 from ..ground.columns import Template, template_columns
 from .aws import AWS_OPTIONS, RECORD_OPTIONS, RecordSink, RecordWriter, aws_dataset
 
@@ -52,14 +52,14 @@ class FirehoseWriter(RecordWriter):
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
         delimiter = self._values["delimiter"].replace("\\n", "\n").encode()
-        streams = filled(self._values["deliveryStream"], rows)
+        streams = filled_texts(self._values["deliveryStream"], rows)
         return [self._entry(stream, body, delimiter) for stream, body in zip(streams, self.bodies(rows), strict=True)]
 
     @staticmethod
-    def _entry(stream: bytes | Poison, body: bytes | Poison, delimiter: bytes) -> Any:
+    def _entry(stream: str | Poison, body: bytes | Poison, delimiter: bytes) -> Any:
         if isinstance(stream, Poison) or isinstance(body, Poison):
             return stream if isinstance(stream, Poison) else body
-        return stream.decode(), body + delimiter
+        return stream, body + delimiter
 
     def sizes(self, entries: Sequence[Any]) -> list[int]:
         return [len(data) for _, data in entries]

@@ -11,14 +11,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.core import Poison
+from connectors.core import Misconfigured, Poison
 from connectors.core.planning import INITIAL
+from connectors.systems.hybrid import HybridSource
 from connectors.testing import SourceSuite, same_records
 from connectors.testing.contexts import open_context
 from connectors.testing.source_suite import SourceQuery
 
 from ..kafka.source_contexts import Topic
-from .contexts import BEGIN, HybridContext, row, rows, write_history
+from .contexts import BEGIN, SCHEMA, HybridContext, row, rows, write_history
 
 MILLISECONDS = int(BEGIN.timestamp() * 1000)
 COLUMNS = {"id": "value.id", "ts": "value.ts"}
@@ -77,6 +78,15 @@ def system(tmp_path: Path) -> Any:
 
 def query(system: FilesToKafkaContext, *parts: Mapping[str, Any], **options: str) -> SourceQuery:
     return SourceQuery(system, **{"sources": json.dumps(parts), **options})
+
+
+@pytest.mark.parametrize("column", ["value.idd", "valeu", "value.ID"])
+def test_columns_that_a_part_does_not_have_are_refused(column: str) -> None:
+    topic = Topic(1)
+    part = {**kafka(topic), "columns": {**COLUMNS, "id": column}}
+    source = HybridSource.of({"sources": json.dumps([part])}, streaming=True)
+    with pytest.raises(Misconfigured, match=f"has no {column} for the column id"):
+        source.reader(SCHEMA)
 
 
 def test_one_topic_after_the_other_from_their_first_records(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:

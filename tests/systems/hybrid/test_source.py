@@ -146,6 +146,16 @@ def test_rows_that_are_recorded_in_another_way_are_no_overlap(
         SourceQuery(parts).next(log)
 
 
+def test_parts_that_are_read_do_not_come_again_in_another_order(parts: Parts) -> None:
+    parts.files("a", 0, 10)
+    parts.clock(3)
+    log: list[Any] = []
+    SourceQuery(parts).rest(log)
+    parts.parts.reverse()
+    with pytest.raises(StateError, match=r"a is behind clock in sources, and was read to its end before it"):
+        SourceQuery(parts).rest(log)
+
+
 def test_only_parts_that_are_read_may_go(parts: Parts) -> None:
     parts.files("a", 0, 10)
     parts.clock(3)
@@ -354,6 +364,7 @@ def test_counts_are_of_partitions_of_the_part(parts: Parts) -> None:
 
 FILES = {"format": "files", "options": {"path": "/nowhere"}}
 CLOCK = {"format": "clock", "options": {"path": "/nowhere"}}
+QUEUE = {"format": "pubsub", "options": {"projectId": "p", "subscriptionId": "s", "stateLocation": "/nowhere"}}
 STATE = {"stateLocation": "/nowhere"}
 WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([], {}, "sources .*must name a source"),
@@ -367,6 +378,7 @@ WRONG: list[tuple[Any, dict[str, str], str]] = [
     ([{"format": "files", "columns": {"a": 1}}], {}, "number 1: columns must be names; got 1"),
     ([FILES, CLOCK], {"maxAge": "3"}, "maxage .*is no option of this source, which has .*, and of none of its parts"),
     ([{"format": "files", "options": {"Retry.maxRetries": 9}}], {}, "number 1: Retry.maxRetries holds for all parts"),
+    ([QUEUE, FILES], {}, "has pubsub before another part, and a queue has no end"),
     ([FILES, FILES], {}, "two parts with the name files"),
     ([{"format": "files", "options": {"pth": "/x"}}], {}, 'files: pth .*did you mean "path"'),
     ([CLOCK, FILES], {"startFrom": "2023-01-01"}, "cannot be a time for connectors.files"),

@@ -56,14 +56,20 @@ def test_a_topic_by_column_is_taken_for_each_row(tmp_path: Path) -> None:
 
 def test_a_topic_is_made_of_columns(tmp_path: Path) -> None:
     left, right = Target(tmp_path / "left"), Target(tmp_path / "right")
-    ends = [target.topic.removeprefix("t") for target in (left, right, left)]
+    ends = [target.topic[1:] for target in (left, right, left)]
     records = [{"end": end, "topic": "another", "value": f"{number}"} for number, end in enumerate(ends)]
     schema = {"end": pa.string(), "topic": pa.string(), "value": pa.string()}
     rows = [*records, {"end": None, "topic": left.topic, "value": "none"}]
-    left.write(rows, schema, topic="t{end}", errors="skip")
+    left.write(rows, schema, topic=f"{left.topic[0]}{{end}}", errors="skip")
     assert (left.values(), right.values()) == (["0", "2"], ["1"])
     with pytest.raises(Misconfigured, match=r'topic .*names the column "typo"'):
         left.write(records, schema, topic="{typo}")
+
+
+def test_a_topic_of_bytes_that_are_no_text_is_a_bad_row(target: Target) -> None:
+    rows = [{"end": b"\xff", "value": "a"}, {"end": target.topic[1:].encode(), "value": "b"}]
+    target.write(rows, {"end": pa.binary(), "value": pa.string()}, topic=f"{target.topic[0]}{{end}}", errors="skip")
+    assert target.values() == ["b"]
 
 
 def test_keys_go_to_the_partitions_that_kafka_gives_them(tmp_path: Path) -> None:

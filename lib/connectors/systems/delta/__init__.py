@@ -6,6 +6,7 @@ transaction also carries the ledger entry, so that a new or an older checkpoint 
 
 from __future__ import annotations
 
-from .sink import DeltaCommitter, DeltaSink
+from .routed import DeltaSink
+from .sink import DeltaCommitter
 
 __all__ = ["DeltaCommitter", "DeltaSink"]

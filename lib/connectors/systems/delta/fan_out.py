@@ -11,7 +11,7 @@ from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
 from .sink import TablePlace, TransactionMark, known_columns, same_key
-from .tables import TABLES, TablesCommitter, TablesSink
+from .tables import TABLES, TablesCommitter, TablesSink, append
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -112,15 +112,8 @@ class DeltaTablesCommitter(TablesCommitter):
             self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
-        writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
-        writer = writer.option("delta.enableTypeWidening", "true")
-        if known is None and not place.is_path:
-            nothing = frame.sparkSession.createDataFrame([], rows.schema)  # a transaction that creates takes no metadata
-            empty = nothing.write.format("delta").mode("ignore").option("delta.enableTypeWidening", "true")
-            empty.saveAsTable(place.location)
-        writer = writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version))
-        writer = writer.option("userMetadata", mark.metadata)
-        writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
+        evolution = {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
+        append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
 
     def _merge(
         self, rows: DataFrame, place: TablePlace, keys: Sequence[str], batch: Batch, mark: TransactionMark

@@ -85,11 +85,8 @@ class TableSink(Sink):
         raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])
 
 
-class DeltaSink(TableSink):
-    """Appends each micro-batch to a Delta table in one transaction.
-
-    Guarantee: exactly-once, by ``foreach_batch``. For other ways to write, Spark's own format ``delta`` is there.
-    """
+class AppendSink(TableSink):
+    """Appends each micro-batch to one Delta table in one transaction."""
 
     name = "delta"
     options = TABLE | Options(mergeSchema=Flag(False, meaning="new columns of the rows become columns of the table"))
@@ -114,7 +111,7 @@ class DeltaSink(TableSink):
                 entries.setdefault(sink_id, []).append(entry)
         return [LedgerContent(sink_id, tuple(sink_entries)) for sink_id, sink_entries in entries.items()] if commits else None
 
-    def committer(self) -> DeltaCommitter:
+    def committer(self) -> FrameCommitter:
         return DeltaCommitter(self)
 
 
@@ -131,7 +128,7 @@ class DeltaCommitter(FrameCommitter):
 
     records_claims = True
 
-    def __init__(self, sink: DeltaSink, spark: SparkSession | None = None) -> None:
+    def __init__(self, sink: AppendSink, spark: SparkSession | None = None) -> None:
         """``spark`` is for a thread of the library's own, where no session is active."""
         self.sink = sink
         self._spark = spark
@@ -331,7 +328,7 @@ def known_columns(spark: SparkSession, place: TablePlace) -> StructType | None:
 
 def log_at(place: TablePlace, sink_id: str, spark: SparkSession | None = None) -> DeltaCommitter:
     """The ledger of the sink ``sink_id`` in the history of the table at ``place``."""
-    sink: Any = DeltaSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
+    sink: Any = AppendSink.of({"path" if place.is_path else "table": place.location, "sinkId": sink_id})
     return DeltaCommitter(sink, spark)
 
 

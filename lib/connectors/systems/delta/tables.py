@@ -26,10 +26,10 @@ from ...core import (
 from ...core.ledger import Entry, ReplayPolicy, decide
 from ...formats.base import quoted
 from ...ground.retry import is_stopped
-from .sink import DeltaCommitter, RecordingCommitter, TablePlace, TableSink, known_columns, log_at
+from .sink import DeltaCommitter, RecordingCommitter, TablePlace, TableSink, TransactionMark, known_columns, log_at
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 LEDGER: Final = "_batches"
 _SIDE_BY_SIDE: Final = 4
@@ -145,6 +145,19 @@ class TablesCommitter(RecordingCommitter):
         for log in self.logs_of(spark, table):
             if last := log.last(batch.query):
                 decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
+
+
+def append(
+    rows: DataFrame, place: TablePlace, mark: TransactionMark, *, is_new: bool, mode: str = "append", **options: str
+) -> None:
+    """Writes ``rows`` to the table at ``place``, in the transaction that ``mark`` tells from others."""
+    if is_new and not place.is_path:
+        nothing = rows.sparkSession.createDataFrame([], rows.schema)  # a transaction that creates takes no metadata
+        nothing.write.format("delta").mode("ignore").options(**options).saveAsTable(place.location)
+    writer = rows.write.format("delta").mode(mode).options(**options)
+    writer = writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version))
+    writer = writer.option("userMetadata", mark.metadata)
+    writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
 
 
 def side_by_side(spark: SparkSession, writes: Mapping[str, Callable[[], None]], connector: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...core import Fatal, PartitionProgress, Position, ReadLimit, Source, SplitEnumerator
+from ...core import Fatal, PartitionProgress, Position, ReadLimit, Source, SplitEnumerator, StateError
 from ...core.source import Slice
 from ...ground import machine
 from ...ground.state import canonical
@@ -21,8 +21,9 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
     """Plans part by part; no batch has rows of two.
 
     A position has the name of the ``part`` and the position ``at`` in it, for a batch that begins a part also the one ``from``
-    which it does. ``readers`` is the parallelism of the part, ``empty`` says that it had no record yet; ``query`` and ``last``
-    are those of :class:`PartSplit`. ``record`` is :attr:`HybridSource.record`, as long as all rows are recorded in this way.
+    which it does. ``readers`` is the parallelism of the part, ``empty`` says that it had no record yet; ``done`` names the
+    parts before it; ``query`` and ``last`` are those of :class:`PartSplit`. ``record`` is :attr:`HybridSource.record`, as long
+    as all rows are recorded in this way.
     """
 
     def __init__(self, source: HybridSource) -> None:
@@ -54,6 +55,12 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         following = self.source.parts[self.source.number(part.name) + 1 :]
         if not following:
             return at
+        if again := [later.name for later in following if later.name in at.get("done", ())]:
+            raise StateError(
+                f"{again[0]} is behind {part.name} in sources, and was read to its end before it",
+                connector=NAME,
+                way_out="give sources in the order in which they were read; or give it another name, to read it again",
+            )
         if at.get("empty"):
             raise Fatal(
                 f"{part.name} has no record, so that {following[0].name} would be all there is",
@@ -73,6 +80,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         end = self._after(part, begin, last, ends=ends)
         is_empty = {"empty": True} if canonical(dict(begin)) == canonical(dict(end)) else {}
         known = {} if last is None else {"last": last}
+        known["done"] = [*before.get("done", ()), before["part"]]
         return {**self._position(part, end, {**before, **known}), "from": begin, **is_empty}
 
     def _last(self, part: Part, overlap: Overlap, before: Position) -> int:
@@ -102,7 +110,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
     def _position(self, part: Part, at: Position, before: Position) -> dict[str, Any]:
         """The position ``at`` in ``part``, with what stays the same since the position ``before``."""
         readers = self._member(part, before.get("last"))[0].parallelism()
-        lasting = {name: before[name] for name in ("query", "last") if name in before}
+        lasting = {name: before[name] for name in ("query", "last", "done") if name in before}
         if part != self.source.parts[-1] and self.source.overlaps and before.get("record") == self.source.record:
             lasting["record"] = before["record"]
         return {"part": part.name, "at": at, "readers": readers, **lasting}

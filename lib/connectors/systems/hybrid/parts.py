@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core import REQUIRED, Json, Misconfigured, Options, Problem, Source, Split, Text
+from ...formats.schema_text import names_in
 from ...ground.options import Option
 from ...ground.quantities import duration, moment
 from ...ground.retry import RETRY_OPTIONS
 
 NAME: Final = "connectors.hybrid"
+_NO_START: Final = ("fallback", "strategy")
+"""The ends of options that say more of a start, and are none."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Part:
         names = {known.key(name) for name in self.options}
         common = {name: value for name, value in common.items() if known.knows(name) and known.key(name) not in names}
         typed = {**common, **self.options}
-        own = [name for name in typed if name.lower().startswith("starting")]
+        own = [name for name in typed if name.lower().startswith("starting") and not name.lower().endswith(_NO_START)]
         if own and time is not None:
             text = f"says where {self.name} starts, and so does its {own[0]}. Leave one of the two out."
             raise Misconfigured(NAME, [Problem("startFrom", text)])
@@ -84,6 +87,19 @@ class Part:
         if unknown := [name for name in self.columns if name not in rows.names]:
             text = f"{self.name}: columns names {', '.join(unknown)}, which the rows do not have: {', '.join(rows.names)}."
             raise Misconfigured(NAME, [Problem("sources", text)])
+
+    def check_source(self, source: Source, rows: pa.Schema) -> None:
+        """Raises :class:`Misconfigured` for columns that ``source`` does not have, if it tells them without its system."""
+        if not isinstance(text := vars(source).get("schema", vars(self.kind).get("schema")), str):
+            return
+        for column in rows.names:
+            known = names_in(text)
+            for name in self._path(column):
+                if known and name not in known:
+                    path = ".".join(self._path(column))
+                    text = f"{self.name} has no {path} for the column {column}: {', '.join(known)}. Name its own by columns."
+                    raise Misconfigured(NAME, [Problem("sources", text)])
+                known = known.get(name, {})
 
     def _path(self, column: str) -> list[str]:
         """The part's column that is the rows' ``column``, and the fields in it. Only ``columns`` names fields."""

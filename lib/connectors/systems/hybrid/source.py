@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...core import REQUIRED, Json, Misconfigured, Names, Options, Problem, Source, StateError, Values
+from ...core import REQUIRED, EpochSource, Json, Misconfigured, Names, Options, Problem, Source, StateError, Values
 from ...core.datasets import Dataset
 from ...storage import storage_of
 from ...storage.location import Location
@@ -94,6 +94,10 @@ class HybridSource(Source):
         yield from (Problem("sources", part) for part in parts if isinstance(part, str))
         if not parts:
             yield Problem("sources", "must name a source at least.")
+        for part in parts[:-1]:
+            if isinstance(part, Part) and issubclass(part.kind, EpochSource):
+                text = f"has {part.name} before another part, and a queue has no end: what is late would never be read."
+                yield Problem("sources", text)
         known = [part.kind.known_options() for part in parts if isinstance(part, Part)]
         for name in values.extra if len(known) == len(parts) else ():
             if not any(options.knows(name) for options in known):
@@ -163,8 +167,9 @@ class HybridSource(Source):
         return HybridEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> HybridReader:
-        for part in self.parts:
-            part.check(schema)
         if self.start is not None and self.overlaps:
             check_columns(schema, self.start.column, self.values["deduplicateBy"])
+        for part in self.parts:
+            part.check(schema)
+            part.check_source(self.member(part, None), schema)
         return HybridReader(self, schema)

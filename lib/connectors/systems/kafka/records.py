@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects, row_at
 from ...formats import Side, format_of
-from ...formats.templates import filled
+from ...formats.templates import filled_texts
 from ...ground.columns import is_binary, is_text, template_columns
 from ...ground.errors import Misconfigured, Poison, Problem
 from ...ground.options import Values, usage
@@ -101,14 +101,14 @@ class Serializer:
         """The topic of each row; null where a column of the template is null."""
         if not self.values["topic"]:
             return rows.column("topic")
-        names = filled(self.values["topic"], rows)
-        return pa.array([None if isinstance(name, Poison) else name.decode() for name in names], pa.string())
+        names = filled_texts(self.values["topic"], rows)
+        return pa.array([None if isinstance(name, Poison) else name for name in names], pa.string())
 
     def _bad(self, rows: pa.RecordBatch) -> dict[int, str]:
         bad: dict[int, str] = {}
         if not fixed_topic(self.values):
             topics = self._topics(rows)
-            bad.update(dict.fromkeys(_nulls(topics), "its topic is null"))
+            bad.update(dict.fromkeys(_nulls(topics), "its topic is null, or no text"))
             bad.update(dict.fromkeys(_equal(topics, ""), "its topic is empty"))
         if self.values["operation"] == "upsert":
             bad.update(dict.fromkeys(_nulls(rows.column("key")), "its key is null, and operation=upsert needs one"))
