@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sys
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
 
+from connectors import systems
 from connectors.core import Fatal, Misconfigured, PartitionProgress, StateError, Transient
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.progress import unpacked
@@ -21,12 +26,13 @@ from connectors.systems import add_system
 from connectors.systems.hybrid import HybridSource
 from connectors.systems.hybrid.overlap import Overlap, Recent
 from connectors.systems.hybrid.parts import PartSplit
+from connectors.systems.hybrid.source import OwnSources
 from connectors.testing import same_records
 from connectors.testing.contexts import open_context
 from connectors.testing.source_suite import SourceQuery
 
 from ..reference_contexts import QueueContext
-from .contexts import BEGIN, SCHEMA, HybridContext, row, rows, write_history
+from .contexts import BEGIN, SCHEMA, ClockSource, HybridContext, row, rows, write_history
 
 
 class Parts(HybridContext):
@@ -477,6 +483,19 @@ def test_a_queue_is_acknowledged_as_a_part(parts: Parts) -> None:
     planner.close()
     assert sorted(read) == sorted([*range(3), *range(20)])
     assert queue.queue.unacknowledged() == 0
+
+
+def test_a_source_of_ones_own_that_cannot_be_imported_elsewhere_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere: Any = ModuleType("elsewhere")
+    elsewhere.Lost = type("Lost", (ClockSource,), {"name": "lost", "__module__": "elsewhere"})
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "elsewhere", elsewhere)
+        patched.setitem(systems._ADDED, "lost", (elsewhere.Lost, None))
+        pickled = cloudpickle.dumps(OwnSources())
+    monkeypatch.setattr(systems, "_ADDED", {})
+    pickle.loads(pickled)
+    assert "lost" not in systems._ADDED
+    assert systems.source_class("clock") is ClockSource
 
 
 def test_an_option_above_the_parts_is_that_of_all_that_know_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,21 +18,29 @@ from .overlap import Overlap, check_columns
 from .parts import NAME, PART, Part, Start, StartOption, parts_of
 from .reader import HybridReader
 
+_log = logging.getLogger(NAME)
+
 
 class OwnSources:
-    """The user's own sources, which parts may be; unpickling adds them."""
+    """The user's own sources, which parts may be; unpickling adds those of them that this process can import."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        from pyspark import cloudpickle
+
         from .. import added_systems
 
-        return _add_all, tuple(kind for system in added_systems().values() for kind in system if kind is not None)
+        sources = [source for source, _ in added_systems().values() if source is not None]
+        return _add_all, tuple(cloudpickle.dumps(source) for source in sources)  # type: ignore[no-untyped-call]
 
 
-def _add_all(*kinds: type) -> OwnSources:
+def _add_all(*sources: bytes) -> OwnSources:
     from .. import add_system
 
-    for kind in kinds:
-        add_system(kind)
+    for source in sources:
+        try:
+            add_system(pickle.loads(source))
+        except Exception as error:  # a part that needs it says so
+            _log.info("a source of the user's own is not known here: %s", error)
     return OwnSources()
 
 
