@@ -29,10 +29,10 @@ class AlignmentGroup:
         self.file = f"{self.folder}/{machine.token()}"
         self._slowest: int | None = None
         self._beats = 0
-        self._known: dict[str, tuple[int, float, int | None]] = {}
+        self._seen: dict[str, tuple[int, float, int | None]] = {}
         """By file: its number, when this source first saw that, and the time in it."""
-        self._told = threading.Lock()
-        self._ended = machine.event()
+        self._lock = threading.Lock()
+        self._end = machine.event()
         self._thread: threading.Thread | None = None
 
     def exchange(self, slowest: int | None) -> list[int]:
@@ -46,7 +46,7 @@ class AlignmentGroup:
 
     def close(self) -> None:
         """Leaves the group: the others do not wait for this source any more."""
-        self._ended.set()
+        self._end.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -54,7 +54,7 @@ class AlignmentGroup:
 
     def _others(self) -> list[str]:
         names = [f"{self.folder}/{item.name}" for item in self.storage.items(self.folder) if not item.name.startswith(".")]
-        self._known = {name: seen for name, seen in self._known.items() if name in names}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in names}
         return [name for name in names if name != self.file]
 
     def _time_of(self, name: str) -> int | None:
@@ -63,10 +63,10 @@ class AlignmentGroup:
             beats, slowest = json.loads(self.storage.read(name))
         except (FileNotFoundError, ValueError):  # it has just left, or a power failure has emptied its file
             return None
-        number, since, _ = self._known.get(name, (None, 0.0, None))
+        number, since, _ = self._seen.get(name, (None, 0.0, None))
         if number != beats:
             since = machine.monotonic()
-        self._known[name] = beats, since, slowest
+        self._seen[name] = beats, since, slowest
         if machine.monotonic() - since < self.idle:
             return None if slowest is None else int(slowest)
         if machine.monotonic() - since > 10 * self.idle:
@@ -74,14 +74,14 @@ class AlignmentGroup:
         return None
 
     def _tell(self) -> None:
-        with self._told:
-            if not self._ended.is_set():
+        with self._lock:
+            if not self._end.is_set():
                 self._beats += 1
                 self.storage.replace(self.file, json.dumps([self._beats, self._slowest]).encode())
 
     def _beat(self) -> None:
         """Shows that this source lives while its batches run."""
-        while not self._ended.wait(max(_LEAST_PAUSE, self.idle / 4)):
+        while not self._end.wait(max(_LEAST_PAUSE, self.idle / 4)):
             try:
                 self._tell()
             except (OSError, Transient):

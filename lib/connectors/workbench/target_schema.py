@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ..quality import Check, Report
-    from ..systems.delta.merged_tables import MergedTable
+    from ..systems.delta.merge_all import MergedTable
 
 _ANY: Final = "*"
 """Stands for all tables without rules of their own."""
@@ -38,7 +38,7 @@ class TargetSchema:
 
     def alterations(self, spark: SparkSession) -> DataFrame:
         """The tables that came, and how their columns have changed; the newest first."""
-        from ..systems.delta.merged_tables import alterations
+        from ..systems.delta.merge_all import alterations
 
         self._merged(spark)
         return alterations(spark, self.name)
@@ -66,12 +66,12 @@ class TargetSchema:
         """The folders of the tables and of what is kept beside them, for a target that is a folder."""
         from pyspark.sql import SparkSession
 
-        from ..systems.delta.merged_tables import locations
+        from ..systems.delta.merge_all import locations
 
         return [location for location in locations(SparkSession.active(), self.name) if Path(location).exists()]
 
     def _merged(self, spark: SparkSession) -> Sequence[MergedTable]:
-        from ..systems.delta.merged_tables import merged_tables
+        from ..systems.delta.merge_all import merged_tables
 
         if tables := merged_tables(spark, self.name):
             return tables

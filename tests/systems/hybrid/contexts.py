@@ -134,3 +134,25 @@ class HybridContext(SourceContext):
                 write_history(self.folder / "history", begin, min(begin + 5, half))
         (self.folder / "now").write_text(str(self.count))
         return rows(first, self.count)
+
+
+class Parts(HybridContext):
+    """Parts that a test describes one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.parts: list[dict[str, Any]] = []
+        self.more: dict[str, str] = {}
+
+    def files(self, name: str, first: int, end: int) -> None:
+        write_history(self.folder / name, first, end)
+        if name not in [part.get("name") for part in self.parts]:
+            self.parts.append({"format": "files", "name": name, "options": {"path": str(self.folder / name)}})
+
+    def clock(self, end: int, **options: Any) -> None:
+        (self.folder / "now").write_text(str(end))
+        if "clock" not in [part["format"] for part in self.parts]:
+            self.parts.append({"format": "clock", "options": {"path": str(self.folder / "now"), **options}})
+
+    def options(self) -> dict[str, str]:
+        return {"sources": json.dumps(self.parts), **self.more}

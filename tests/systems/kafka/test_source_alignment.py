@@ -193,7 +193,7 @@ def test_a_source_whose_driver_is_dead_holds_back_its_group_for_a_while(
     dead = Query(group(behind, tmp_path, idleTimeout="2s"))
     dead.planner.latest(INITIAL)
     alignment: Any = dead.planner.enumerator
-    monkeypatch.setattr(alignment._alignment.group._ended, "wait", lambda seconds: True)  # as a kill ends its thread
+    monkeypatch.setattr(alignment._alignment.group._end, "wait", lambda seconds: True)  # as a kill ends its thread
     time.sleep(0.6)
     fast = Query(group(ahead, tmp_path, idleTimeout="2s"))
     assert fast.values() == []

@@ -12,14 +12,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Problem
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
-from .log_state import Alteration, LogState
+from .change_target import deletions_of
+from .log_state import STATE_PROPERTY, Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
-from .sink import DeltaCommitter, known_columns, log_at
+from .sink import DeltaCommitter, TablePlace, known_columns, log_at
 from .tables import LEDGER, TABLES, TablesCommitter, TablesSink
 from .transaction import Merges
 
@@ -257,3 +258,47 @@ class _Table(ChangeTableCommitter):
         rows = [(None, batch.number, self.name, *alteration, policy) for alteration in alterations]
         record = spark.createDataFrame(rows, _ALTERATIONS).withColumn("at", F.current_timestamp())
         self._changes.commit_frame(record, replace(batch, sink_id=self._changes.sink.sink_id()))
+
+
+class MergedTable(NamedTuple):
+    """A table of the target, by its name in the database; ``changes`` counts those that it has got."""
+
+    name: str
+    place: TablePlace
+    changes: int
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The rows of the table."""
+        return spark.table(self.place.sql)
+
+    def keys(self, spark: SparkSession) -> Sequence[str]:
+        """The columns that identify a row; none before the first change."""
+        properties = spark.sql(f"SHOW TBLPROPERTIES {self.place.sql}").where(f"key = '{STATE_PROPERTY}'").collect()
+        return LogState.of(properties[0]["value"], self.place.location).keys if properties else ()
+
+
+def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
+    """The tables that ``merge_all(schema)`` has written, by name; none before the first batch."""
+    committer = _committer_of(schema)
+    ledger = committer.in_target(LEDGER)
+    if known_columns(spark, ledger) is None:
+        return []
+    sums = spark.sql(f"SELECT `table`, sum(changes) FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
+    return [MergedTable(name, committer.place(name), changes) for name, changes in sums]
+
+
+def locations(spark: SparkSession, schema: str) -> list[str]:
+    """The places of all that ``merge_all(schema)`` may have made: the tables, their deleted keys, and its own tables."""
+    committer, tables = _committer_of(schema), [table.place for table in merged_tables(spark, schema)]
+    own = [committer.in_target(name) for name in (LEDGER, CHANGES)]
+    return [place.location for place in (*tables, *map(deletions_of, tables), *own)]
+
+
+def alterations(spark: SparkSession, schema: str) -> DataFrame:
+    """The table ``_changes`` of the target, the newest first: the tables that came, and how their columns have changed."""
+    return spark.table(_committer_of(schema).in_target(CHANGES).sql).orderBy("at", "table", ascending=[False, True])
+
+
+def _committer_of(schema: str) -> ChangeTablesCommitter:
+    sink: Any = ChangeTables.of({"path" if "/" in schema else "schema": schema})
+    return ChangeTablesCommitter(sink)

@@ -10,7 +10,7 @@ from ...core import Fatal, PartitionProgress, Position, ReadLimit, Source, Split
 from ...core.source import Slice
 from ...ground import machine
 from ...ground.state import canonical
-from .overlap import Overlap, written
+from .overlap import Overlap, time_text
 from .parts import NAME, Part, PartSplit
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
     """Plans part by part; no batch has rows of two.
 
     A position has the name of the ``part`` and the position ``at`` in it, for a batch that begins a part also the one ``from``
-    which it does. ``readers`` is the parallelism of the part, ``empty`` says that it had no record yet; ``done`` names the
-    parts before it; ``query`` and ``last`` are those of :class:`PartSplit`. ``record`` is :attr:`HybridSource.record`, as long
-    as all rows are recorded in this way.
+    which it does. ``readers`` is the parallelism of the part, ``empty`` says that it had no record yet, ``predecessors`` names
+    the parts before it; ``query`` and ``last`` are those of :class:`PartSplit`. ``record`` is :attr:`HybridSource.record`, as
+    long as all rows are recorded in this way.
     """
 
     def __init__(self, source: HybridSource) -> None:
@@ -44,7 +44,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         return False
 
     def freeze(self) -> bool:
-        """True: the last part ends, too, where its data ends when this run comes to it."""
+        """True: the last part ends, too, where its data end when this run comes to it."""
         return True
 
     def advance(self, at: Position, head: bool, limit: ReadLimit) -> Position:
@@ -55,7 +55,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         following = self.source.parts[self.source.number(part.name) + 1 :]
         if not following:
             return at
-        if again := [later.name for later in following if later.name in at.get("done", ())]:
+        if again := [later.name for later in following if later.name in at.get("predecessors", ())]:
             raise StateError(
                 f"{again[0]} is behind {part.name} in sources, and was read to its end before it",
                 connector=NAME,
@@ -80,7 +80,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
         end = self._after(part, begin, last, ends=ends)
         is_empty = {"empty": True} if canonical(dict(begin)) == canonical(dict(end)) else {}
         known = {} if last is None else {"last": last}
-        known["done"] = [*before.get("done", ()), before["part"]]
+        known["predecessors"] = [*before.get("predecessors", ()), before["part"]]
         return {**self._position(part, end, {**before, **known}), "from": begin, **is_empty}
 
     def _last(self, part: Part, overlap: Overlap, before: Position) -> int:
@@ -101,7 +101,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
             )
         if last - overlap.microseconds > machine.time() * 1e6:
             raise Fatal(
-                f"the last time in {overlap.column} before {part.name} is in the future: {written(last)} UTC",
+                f"the last time in {overlap.column} before {part.name} is in the future: {time_text(last)} UTC",
                 connector=NAME,
                 way_out="correct the rows, make the overlap longer than clocks differ, or give a time in startFrom",
             )
@@ -110,7 +110,7 @@ class HybridEnumerator(SplitEnumerator[PartSplit]):
     def _position(self, part: Part, at: Position, before: Position) -> dict[str, Any]:
         """The position ``at`` in ``part``, with what stays the same since the position ``before``."""
         readers = self._member(part, before.get("last"))[0].parallelism()
-        lasting = {name: before[name] for name in ("query", "last", "done") if name in before}
+        lasting = {name: before[name] for name in ("query", "last", "predecessors") if name in before}
         if part != self.source.parts[-1] and self.source.overlaps and before.get("record") == self.source.record:
             lasting["record"] = before["record"]
         return {"part": part.name, "at": at, "readers": readers, **lasting}

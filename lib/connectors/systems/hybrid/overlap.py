@@ -64,7 +64,7 @@ class Recent:
         return rows.filter(pc.and_(pc.greater_equal(rows["time"], first), pc.is_valid(rows["key"])))
 
 
-def written(time: int) -> str:
+def time_text(time: int) -> str:
     """A time in microseconds since 1970 as text, of any year."""
     return str(pa.array([time], pa.timestamp("us")).cast(pa.string())[0])
 
@@ -90,7 +90,7 @@ class Overlap:
         self.column, self.keys = column, tuple(keys)
         self.microseconds = round(overlap * 1e6)
 
-    def _keyed(self, rows: pa.RecordBatch) -> pa.Table:
+    def _times_and_keys(self, rows: pa.RecordBatch) -> pa.Table:
         """The time of each row in microseconds since 1970, and its key: the columns as texts, each behind its length."""
         column = rows.column(self.column)
         times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
@@ -107,7 +107,7 @@ class Overlap:
 
     def add(self, recent: Recent, rows: pa.RecordBatch) -> None:
         """Adds ``rows`` to what a split has read."""
-        recent.add(self._keyed(rows))
+        recent.add(self._times_and_keys(rows))
 
     def record(self, split: str, recent: Recent) -> None:
         """Stores what a split has read, before its task ends."""
@@ -145,7 +145,7 @@ class Overlap:
         """``rows`` of ``part`` without those that were read before it."""
         if not self.keys:
             return rows
-        keyed = self._keyed(rows)
+        keyed = self._times_and_keys(rows)
         places = pc.indices_nonzero(pc.fill_null(pc.less_equal(keyed["time"], last), fill_value=False))
         known = self._keys_before(part) if len(places) else frozenset()
         keys = zip(places.to_pylist(), keyed["key"].take(places).to_pylist(), strict=True)

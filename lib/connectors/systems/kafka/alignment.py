@@ -67,7 +67,7 @@ class Alignment:
             others = self.group.exchange(min(slowest, default=None)) if self.group else []
             if not (behind and slowest):
                 return dict(ends)
-            capped = self._capped(cluster, behind, ends, times, min(*slowest, *others, slowest[0]) + self.drift)
+            capped = self._capped(cluster, behind, ends, times, min([*slowest, *others]) + self.drift)
             if not (head.frozen and others and capped == behind):
                 return {**ends, **capped}
             machine.sleep(_GROUP_PAUSE)

@@ -412,7 +412,10 @@ class Dialect(ABC):
         """
         if "%" in self.placeholder:
             statement = Statement(escaped(statement.pieces), statement.columns)
-        return BoundStatement(statement.rendered(lambda _: self.placeholder), tuple(value for value, _ in values))
+        text = statement.rendered(lambda _: self.placeholder)
+        if self.one_writer:
+            connection.rows(f"EXPLAIN {text}", [None] * len(values))
+        return BoundStatement(text, tuple(value for value, _ in values))
 
     def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
         """Runs the ``text`` of a :class:`BoundStatement` with the first ``count`` values of each row of ``select``, in order.

@@ -14,7 +14,6 @@ from ....ground import machine
 from ....ground.errors import ConnectorError
 from ..column_types import family, is_json
 from ..connection import Connection
-from ..statement import BoundStatement, Statement
 from .base import Column, Dialect, Table, row_bytes
 
 _ARROW = {
@@ -78,13 +77,6 @@ class DuckDb(Dialect):
 
     def count(self, connection: Connection, sql: str, values: Sequence[Any]) -> int:
         return int(connection.rows(sql, values)[0][0])
-
-    def bind(
-        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
-    ) -> BoundStatement:
-        bound = super().bind(connection, statement, values)
-        connection.rows(f"EXPLAIN {bound.text}", [None] * len(values))
-        return bound
 
     def errors(self) -> tuple[type[Exception], ...]:
         return (self.module("duckdb").Error,)

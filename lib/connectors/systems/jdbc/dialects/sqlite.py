@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from ....ground.errors import ConnectorError, Fatal
 from ..connection import Connection
-from ..statement import BoundStatement, Statement
 from .base import Column, Dialect, Table, grouped_keys
 
 _SAMPLE = 1000
@@ -96,13 +95,6 @@ class Sqlite(Dialect):
 
     def ordered(self, expression: str, staged: pa.DataType) -> str:
         return f"CAST({expression} AS NUMERIC)" if pa.types.is_decimal(staged) else expression
-
-    def bind(
-        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
-    ) -> BoundStatement:
-        bound = super().bind(connection, statement, values)
-        connection.rows(f"EXPLAIN {bound.text}", [None] * len(values))
-        return bound
 
     def errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error,)
