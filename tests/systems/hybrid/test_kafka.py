@@ -57,10 +57,10 @@ class FilesToKafkaContext(HybridContext):
 
     def write(self, count: int) -> list[dict[str, Any]]:
         first, self.count = self.count, self.count + count
-        half = first if first else -(-count // 2)
+        half = first or -(-count // 2)
         for begin in range(first, half, 5):
             write_history(self.folder / "history", begin, min(begin + 5, half))
-        send(self.topic, max(first, half // 2) if first == 0 else first, self.count)
+        send(self.topic, first or half // 2, self.count)
         return rows(first, self.count)
 
 
@@ -69,7 +69,9 @@ class TestFilesToKafka(SourceSuite):
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> Any:
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A system whose options are those of each test."""
+    monkeypatch.setattr(FilesToKafkaContext, "options", lambda _: {})
     with open_context(FilesToKafkaContext, tmp_path / "system") as system:
         yield system
         for planner in system.planners:
@@ -89,11 +91,10 @@ def test_columns_that_a_part_does_not_have_are_refused(column: str) -> None:
         source.reader(SCHEMA)
 
 
-def test_one_topic_after_the_other_from_their_first_records(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_topic_after_the_other_from_their_first_records(system: Any) -> None:
     before, after = Topic(2), Topic(2)
     send(before, 0, 10)
     send(after, 8, 12)
-    monkeypatch.setattr(type(system), "options", lambda self: {})
     log: list[Any] = []
     same_records(query(system, kafka(before), kafka(after)).rest(log), [*rows(0, 10), *rows(8, 12)])
     send(before, 20, 25)
@@ -101,21 +102,19 @@ def test_one_topic_after_the_other_from_their_first_records(system: Any, monkeyp
     same_records(query(system, kafka(before), kafka(after)).rest(log), rows(12, 13))
 
 
-def test_each_part_has_the_parallelism_that_it_has_alone(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_part_has_the_parallelism_that_it_has_alone(system: Any) -> None:
     topic = Topic(5)
     send(topic, 0, 10)
-    monkeypatch.setattr(type(system), "options", lambda self: {})
     reading = query(system, kafka(topic))
     log: list[Any] = []
     reading.plan(log)
     assert len(reading.planner.slices(INITIAL, log[0])) == 5
 
 
-def test_a_topic_starts_at_a_time_which_some_partitions_have_not_reached(system: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_starts_at_a_time_which_some_partitions_have_not_reached(system: Any) -> None:
     before, after = Topic(1), Topic(3)
     send(before, 0, 10)
     send(after, 0, 11)
-    monkeypatch.setattr(type(system), "options", lambda self: {})
     log: list[Any] = []
     start = {"startFrom": "2023-01-01T00:00:10Z"}
     same_records(query(system, kafka(before), kafka(after), **start).rest(log), rows(0, 11))
@@ -123,13 +122,10 @@ def test_a_topic_starts_at_a_time_which_some_partitions_have_not_reached(system:
     same_records(query(system, kafka(before), kafka(after), **start).rest(log), rows(11, 15))
 
 
-def test_bad_records_of_two_parts_are_letters_of_their_own(
-    system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_records_of_two_parts_are_letters_of_their_own(system: Any, tmp_path: Path) -> None:
     topic = Topic(1)
     topic.send([b"?"], 0, at=MILLISECONDS)
     send(topic, 0, 2)
-    monkeypatch.setattr(type(system), "options", lambda self: {})
     twice = [kafka(topic), {**kafka(topic), "name": "again"}]
     with pytest.raises(Poison, match=f"connectors.hybrid, part {topic.name}, .*offset"):
         query(system, *twice).rest([])
