@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connectors import connect
 from connectors.testing.demo_servers import WholeDatabase
 from connectors.testing.demos import demo
 
@@ -53,6 +54,10 @@ def test_a_whole_database_is_equal_after_kills_also_its_new_table_for_a_user_who
     succeeded, output = job.run()
     assert succeeded, output
     assert delta_tables(job.target) == database_tables(own, "sales")
+    database_options = {"url": own.server.jdbc, "user": own.server.user}
+    compared = connect.compare(database_options, f"{job.target}/").collect()
+    assert {row.table for row in compared} == database_tables(own, "sales").keys()
+    assert [row for row in compared if row.missing or row.extra or row.different or row.left_out] == []
     spark.sql(f"INSERT INTO delta.`{job.target}/returns` SELECT * FROM delta.`{job.target}/returns` LIMIT 1")
     succeeded, output = job.run("quality")
     assert not succeeded

@@ -72,6 +72,7 @@ __all__ = [
     "TransactionContext",
     "Type",
     "between",
+    "compare",
     "group_partitions",
     "merge",
     "merge_all",
@@ -82,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """``merge`` and ``merge_all``, which are sinks of Delta and so no part of this layer."""
-    if name in ("merge", "merge_all"):
+    """``compare``, ``merge`` and ``merge_all``, which are of Delta and so no part of this layer."""
+    if name in ("compare", "merge", "merge_all"):
         return getattr(import_module(f"connectors.systems.delta.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -271,10 +271,15 @@ class MergedTable(NamedTuple):
         """The rows of the table."""
         return spark.table(self.place.sql)
 
+    def state(self, spark: SparkSession) -> LogState | None:
+        """The state of the log that feeds the table; ``None`` before the first change."""
+        properties = spark.sql(f"SHOW TBLPROPERTIES {self.place.sql}").where(f"key = '{STATE_PROPERTY}'").collect()
+        return LogState.of(properties[0]["value"], self.place.location) if properties else None
+
     def keys(self, spark: SparkSession) -> Sequence[str]:
         """The columns that identify a row; none before the first change."""
-        properties = spark.sql(f"SHOW TBLPROPERTIES {self.place.sql}").where(f"key = '{STATE_PROPERTY}'").collect()
-        return LogState.of(properties[0]["value"], self.place.location).keys if properties else ()
+        state = self.state(spark)
+        return state.keys if state else ()
 
 
 def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:

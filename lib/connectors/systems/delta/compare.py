@@ -1,0 +1,190 @@
+"""Compares Delta tables that follow a change log with the database that the log is of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ...core import Misconfigured, Problem
+from ...formats.base import quoted
+from ...ground import machine
+from ...ground.options import Duration
+from .merge_all import MergedTable, merged_tables, source_name
+from .sink import TablePlace, known_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NAME: Final = "connect.compare"
+RESULT: Final = (
+    "table string, source string, rows bigint, target_rows bigint, missing bigint, extra bigint, different bigint, "
+    "unsettled bigint, examples array<string>, left_out array<string>"
+)
+_RANGES: Final = 4096
+"""Both sides are added up in so many ranges of keys; only ranges that differ are looked at row by row."""
+_OWN: Final = "_position"
+_LOOK_SECONDS: Final = 5.0
+_MOST_LOOKED_AT: Final = 10_000
+"""The most rows that are looked at again. If more differ, no transaction that is under way explains it."""
+_SHOWN: Final = 5
+
+
+def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] = (), wait: str = "0s") -> DataFrame:
+    """How tables that :func:`~connectors.connect.merge` or :func:`~connectors.connect.merge_all` keep differ from the database.
+
+    ``database`` are the options of ``connectors.jdbc`` that reach it (``url``, ``user``, ``password``), ``target`` is what the
+    merge was given: a table, a schema, or the folder of either; of a schema, ``tables`` names some. Both sides are added up in
+    ranges of keys, and rows are compared only where ranges differ. A row differs if it does so for all of ``wait`` while the
+    database's row stays the same: give more than the pipeline needs from a change to its merge, or 0 for a database at rest.
+
+    Returns a row for each table: its name here and its ``source`` there, the ``rows`` of the database and ``target_rows``; the
+    rows that are ``missing`` here, ``extra`` (also twice), ``different``, and ``unsettled`` (they changed all the time);
+    ``examples``, some keys as JSON; ``left_out``, the columns that only one side has. Raises
+    :class:`~connectors.ground.errors.Misconfigured` for a target without merged tables, and for an unknown table.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    try:
+        seconds = float(Duration(None).parse(str(wait)))
+    except ValueError:
+        raise _wrong("wait", f'must be a duration such as "5 minutes"; got "{wait}".') from None
+    merged = _tables(spark, target)
+    names = [table.name for table in merged]
+    if unknown := sorted({*tables} - {*names}):
+        raise _wrong("tables", f"has {unknown[0]}, which is not in {target}; it has {', '.join(names)}.")
+    sides = [_Sides(spark, database, table) for table in merged if not tables or table.name in tables]
+    _look_again(sides, seconds)
+    return spark.createDataFrame([side.result() for side in sides], RESULT)
+
+
+def _tables(spark: SparkSession, target: str) -> list[MergedTable]:
+    place = TablePlace(target.rstrip("/"), is_path="/" in target)
+    if known_columns(spark, place) is not None:
+        name = place.location.rpartition("/" if place.is_path else ".")[2]
+        return [MergedTable(name, place, 0)]
+    if merged := merged_tables(spark, target):
+        return merged
+    raise _wrong("target", f"must be a table or a schema that a merge has written; {target} is none.")
+
+
+class _Difference(NamedTuple):
+    """The digests of a row in the source and in the target, the range of its key, and whether the target has it twice."""
+
+    source: int | None
+    target: int | None
+    range: int
+    is_doubled: bool
+
+
+class _Sides:
+    """A table and its source; ``open`` are rows that differ by their keys, ``unsettled`` those whose source has changed."""
+
+    def __init__(self, spark: SparkSession, database: Mapping[str, Any], table: MergedTable) -> None:
+        from pyspark.sql import functions as F
+
+        state = table.state(spark)
+        if state is None:
+            raise _wrong("target", f"has {table.name}, which no merge has written.")
+        self.table, self.state, self.source = table, state, source_name(state.topic)
+        reader = spark.read.format("connectors.jdbc").options(**database).option("dbtable", _exact(self.source))
+        source, rows = reader.load(), table.rows(spark)
+        if self.state.deleted:
+            rows = rows.where(F.col(quoted(self.state.deleted)).isNull()).drop(self.state.deleted)
+        rows = rows.drop(_OWN)
+        types = {field.name: field.dataType for field in rows.schema}
+        self.left_out = sorted({*types} ^ set(source.columns))
+        if lost := [key for key in self.state.keys if key not in types or key not in source.columns]:
+            raise _wrong("database", f"has no column {lost[0]} in {self.source}, which identifies the rows of {table.name}.")
+        common = [name for name in types if name in source.columns]
+        typed = source.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in common))
+        self._source, self._target = _digests(typed, state.keys), _digests(rows.select(*map(quoted, common)), state.keys)
+        self.rows, self.target_rows, ranges = self._ranges()
+        self.open: dict[str, _Difference] = dict(self._differences(ranges))
+        self.unsettled: dict[str, _Difference] = {}
+
+    def look_again(self) -> None:
+        """Leaves out the rows that are equal now, and those whose source has changed."""
+        if len(self.open) > _MOST_LOOKED_AT:
+            return
+        found = {**self.open, **self.unsettled}
+        now = dict(self._differences(sorted({row.range for row in found.values()})))
+        still = {key: now[key] for key in found if key in now}
+        is_same = {key: key in self.open and row.source == self.open[key].source for key, row in still.items()}
+        self.open = {key: row for key, row in still.items() if is_same[key]}
+        self.unsettled = {key: row for key, row in still.items() if not is_same[key]}
+
+    def result(self) -> tuple[Any, ...]:
+        """The row of the answer."""
+        missing = sum(row.target is None for row in self.open.values())
+        extra = sum(row.source is None or row.is_doubled for row in self.open.values())
+        counts = (missing, extra, len(self.open) - missing - extra, len(self.unsettled))
+        examples = sorted(self.open)[:_SHOWN]
+        return (self.table.name, self.source, self.rows, self.target_rows, *counts, examples, self.left_out)
+
+    def _ranges(self) -> tuple[int, int, list[int]]:
+        """The number of rows of both sides, and the ranges in which they differ."""
+        from pyspark.sql import functions as F
+
+        total = F.sum(F.col("digest").cast("decimal(38,0)"))  # a sum of 64-bit numbers would overflow
+        frames = [side.groupBy("range").agg(F.count("*"), total).collect() for side in (self._source, self._target)]
+        sums = [{number: (count, total) for number, count, total in frame} for frame in frames]
+        differ = [number for number in sums[0].keys() | sums[1].keys() if sums[0].get(number) != sums[1].get(number)]
+        rows, target_rows = (sum(rows for rows, _ in side.values()) for side in sums)
+        return rows, target_rows, differ
+
+    def _differences(self, ranges: Sequence[int]) -> Iterator[tuple[str, _Difference]]:
+        """The rows of ``ranges`` that differ, by key."""
+        from pyspark.sql import functions as F
+
+        if not ranges:
+            return
+        source, target = (
+            side.where(F.col("range").isin(list(ranges))).groupBy("key", "range").agg(F.min("digest"), F.count("*") > 1)
+            for side in (self._source, self._target)
+        )
+        source, target = source.toDF("key", "range", "source", "_"), target.toDF("key", "range", "target", "is_doubled")
+        joined = source.drop("_").join(target, ["key", "range"], "full")
+        wrong = joined.where(~F.col("source").eqNullSafe(F.col("target")) | F.col("is_doubled"))
+        for row in wrong.select("key", "source", "target", "range", "is_doubled").toLocalIterator():
+            yield row.key, _Difference(row.source, row.target, row.range, bool(row.is_doubled))
+
+
+def _look_again(sides: Sequence[_Sides], seconds: float) -> None:
+    """Looks again, until ``seconds`` have passed, at the rows that differ."""
+    until, pause = machine.monotonic() + seconds, min(_LOOK_SECONDS, seconds)
+    while seconds and any(side.open or side.unsettled for side in sides):
+        left = until - machine.monotonic()
+        if left <= 0:
+            return
+        machine.sleep(min(pause, left))
+        pause *= 2
+        for side in sides:
+            side.look_again()
+
+
+def _digests(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """For each row its ``key`` as JSON, the ``range`` of the key, and a ``digest`` of all columns."""
+    from pyspark.sql import functions as F
+
+    key = F.to_json(F.struct(*map(quoted, keys)))
+    digest = F.xxhash64(*(_hashable(rows, name) for name in rows.columns))
+    return rows.select(key.alias("key"), F.pmod(F.xxhash64(key), F.lit(_RANGES)).alias("range"), digest.alias("digest"))
+
+
+def _hashable(rows: DataFrame, name: str) -> Column:
+    """The column and whether it is null, which a hash passes over; a nested value as text, since a map has no hash."""
+    from pyspark.sql import functions as F
+
+    column = F.col(quoted(name))
+    is_nested = rows.schema[name].dataType.typeName() in ("map", "array", "struct")
+    return F.struct(F.to_json(F.struct(column)) if is_nested else column, column.isNull())
+
+
+def _exact(source: str) -> str:
+    """``schema.table`` in quotes, so that no database folds its letters."""
+    return ".".join('"{}"'.format(part.replace('"', '""')) for part in source.split("."))
+
+
+def _wrong(option: str, text: str) -> Misconfigured:
+    return Misconfigured(NAME, [Problem(option, text)])
