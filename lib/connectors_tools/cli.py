@@ -16,6 +16,7 @@ from connectors.ground.errors import ConnectorError, Misconfigured
 from .cli_erase import erase
 from .cli_letters import letters
 from .cli_offsets import offsets
+from .cli_prove import prove
 from .cli_systems import COMMANDS, echo_json, in_json, pairs
 
 if TYPE_CHECKING:
@@ -372,5 +373,5 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     sys.exit(done.returncode)
 
 
-for command in (*COMMANDS, offsets, letters, erase):
+for command in (*COMMANDS, offsets, letters, erase, prove):
     main.add_command(command)

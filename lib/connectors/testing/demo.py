@@ -5,28 +5,27 @@ It keeps below a folder what its system can keep, so that a second run goes on w
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import random
-import sqlite3
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-Order = Mapping[str, Any]
+from .scratch import SCRATCH, Order, Scratch, parquet
+from .scratch import Lines as LineFiles
 
 ROWS: Final = 300
 """The orders that a demonstration gets at each run of a pipeline."""
-COLUMNS: Final = "id long, city string, cents long, at timestamp"
 _CITIES: Final = ("Bern", "Genève", "Zürich", "Lugano")
 _FILE_CONNECTORS: Final = {"pluginPackages": "org.apache.kafka:connect-file:4.3.1"}
 
 
-class Demo(ABC):
+class Demo:
     """A system with sample orders. ``address`` reaches it, together with ``options``."""
 
+    system: ClassVar[str] = ""
+    """The system of :data:`~connectors.testing.scratch.SCRATCH` that takes the orders, for a class without its own ``put``."""
     address: str
     target_address = ""
     """The address as a target, where that is another one."""
@@ -41,6 +40,10 @@ class Demo(ABC):
         self.is_used = False
         """True once a pipeline of this process has used it."""
 
+    def scratch(self) -> Scratch:
+        """The system, to which any name can be added."""
+        return SCRATCH[self.system](self.address, self.options)
+
     def feed(self, name: str = "orders", rows: int = ROWS) -> None:
         """Adds ``rows`` orders to ``name``, a topic, stream, table, index or file, which is made where there is none.
 
@@ -53,14 +56,16 @@ class Demo(ABC):
         counter = self.folder / f"{name}.rows"
         first = int(counter.read_text()) if counter.exists() else 0
         counter.write_text(str(first + rows))  # first: no two orders have one id, also after a kill
-        return list(_orders(first, rows))
+        return list(orders_of(first, rows))
 
-    def create(self, name: str) -> None:  # noqa: B027  # many systems make it with the first row
+    def create(self, name: str) -> None:
         """Makes ``name`` where it is missing."""
+        if self.system:
+            self.scratch().create(name)
 
-    @abstractmethod
     def put(self, name: str, orders: Sequence[Order]) -> None:
         """Adds orders."""
+        self.scratch().put(name, orders)
 
 
 class Files(Demo):
@@ -69,32 +74,21 @@ class Files(Demo):
         self.address = str(folder / "*.parquet")
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        times = [datetime.datetime.fromisoformat(order["at"]) for order in orders]
-        rows = pa.Table.from_pylist([dict(order) for order in orders]).set_column(3, "at", pa.array(times))
         file = self.folder / f"{name}-{orders[0]['id']:09}.parquet"
-        pq.write_table(rows, file.with_suffix(".part"))
+        file.with_suffix(".part").write_bytes(parquet(orders))
         file.with_suffix(".part").rename(file)
 
 
 class Lines(Demo):
-    is_ascii = False
+    system = "lines"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = str(folder / "*.jsonl")
 
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        with (self.folder / f"{name}.jsonl").open("a") as file:
-            file.writelines(f"{text_of(order, is_ascii=self.is_ascii)}\n" for order in orders)
 
-
-class Connector(Lines):
+class Connector(Demo):
     """Lines of files, by Kafka Connect's own connectors."""
-
-    is_ascii = True  # the connector counts letters and goes on at that byte
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -105,21 +99,20 @@ class Connector(Lines):
         target = {"connector.class": kind.format("Sink"), "file": str(folder / "copy.txt"), "name": "orders"}
         self.address, self.target_address = json.dumps({**source, **text}), json.dumps({**target, **text})
 
+    def put(self, name: str, orders: Sequence[Order]) -> None:
+        files = LineFiles(str(self.folder), {})
+        files.is_ascii = True  # the connector counts letters and goes on at that byte
+        files.put(name, orders)
+
 
 class Database(Demo):
     """An SQLite file."""
 
+    system = "jdbc"
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.file = folder / "orders.db"
-        self.address = f"jdbc:sqlite:{self.file}"
-
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        with contextlib.closing(sqlite3.connect(self.file, timeout=60)) as database, database:
-            columns = "id INTEGER PRIMARY KEY, city TEXT, cents INTEGER, at DATETIME"
-            database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-            rows = [{**order, "at": order["at"].replace("T", " ")[:23]} for order in orders]
-            database.executemany(f"INSERT INTO {name} VALUES (:id, :city, :cents, :at)", rows)
+        self.address = f"jdbc:sqlite:{folder / 'orders.db'}"
 
 
 class Delta(Demo):
@@ -132,26 +125,13 @@ class Delta(Demo):
         return str(self.folder / name)
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
-        from pyspark.sql import SparkSession
-
-        spark = SparkSession.active()
-        rows = [(o["id"], o["city"], o["cents"], datetime.datetime.fromisoformat(o["at"])) for o in orders]
-        frame = spark.createDataFrame(rows, COLUMNS)
-        frame.coalesce(1).write.format("delta").mode("append").save(self.table(name))
+        SCRATCH["delta"](str(self.folder), {}).put(name, orders)
 
 
-def _orders(first: int, count: int) -> Iterator[Order]:
+def orders_of(first: int, count: int) -> Iterator[Order]:
+    """``count`` orders with ids from ``first`` on; apart from ``at``, which is now, they depend on these alone."""
     chance = random.Random(first)
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
     for number in range(first, first + count):
         cents = -1 if number % 50 == 7 else chance.randrange(100, 20_000)
         yield {"id": number, "city": chance.choice(_CITIES), "cents": cents, "at": now}
-
-
-def is_cut_off(order: Order) -> bool:
-    return bool(order["id"] % 100 == 13)
-
-
-def text_of(order: Order, *, is_ascii: bool = False) -> str:
-    text = json.dumps(order, ensure_ascii=is_ascii)
-    return text[:20] if is_cut_off(order) else text

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from .demo import ROWS, Demo, Files, Order, is_cut_off, text_of
+from .demo import ROWS, Demo, Files
+from .scratch import SCRATCH, Order, Scratch, text_of
 from .servers import (
     HOST,
     ApiService,
@@ -49,6 +50,7 @@ class Served(Demo):
 
 
 class Kafka(Served):
+    system = "kafka"
     server: KafkaServer
 
     def __init__(self, folder: Path) -> None:
@@ -57,21 +59,6 @@ class Kafka(Served):
 
     def launched(self) -> Server:
         return KafkaServer()
-
-    def create(self, name: str) -> None:
-        from confluent_kafka.admin import AdminClient
-
-        client: Any = AdminClient({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
-        if name not in client.list_topics(timeout=30).topics:
-            self.server.create_topic(name, 2)
-
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        from confluent_kafka import Producer
-
-        producer = Producer({"bootstrap.servers": self.server.bootstrap, "log_level": 0})
-        for order in orders:
-            producer.produce(name, text_of(order))
-        producer.flush()
 
 
 class History(Kafka):
@@ -97,8 +84,12 @@ class EventHubs(Kafka):
         self.address = CONNECTION_STRING
         self.options = {"kafka.bootstrap.servers": self.server.sasl_bootstrap, "kafka.security.protocol": "SASL_PLAINTEXT"}
 
+    def scratch(self) -> Scratch:
+        return SCRATCH["kafka"](self.server.bootstrap, {})
+
 
 class Kinesis(Served):
+    system = "kinesis"
     server: KinesisServer
     forgets = ("source", "target")
 
@@ -109,13 +100,6 @@ class Kinesis(Served):
 
     def launched(self) -> Server:
         return KinesisServer()
-
-    def create(self, name: str) -> None:
-        if name not in self.server.client.list_streams()["StreamNames"]:
-            self.server.create(name)
-
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        self.server.put(name, [(str(order["city"]), text_of(order).encode()) for order in orders])
 
 
 class Firehose(Served):
@@ -179,6 +163,7 @@ class PubSub(Served):
 
 
 class Redis(Served):
+    system = "redis"
     server: RedisServer
 
     def __init__(self, folder: Path) -> None:
@@ -190,14 +175,6 @@ class Redis(Served):
         server.append_only = True
         return server
 
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        import redis
-
-        with redis.Redis.from_url(self.address) as client, client.pipeline(transaction=False) as pipeline:
-            for order in orders:
-                pipeline.xadd(name, {"id": "?"} if is_cut_off(order) else {key: str(value) for key, value in order.items()})
-            pipeline.execute()
-
 
 class Changes(Served):
     """A PostgreSQL; each run also updates and deletes some orders.
@@ -205,6 +182,7 @@ class Changes(Served):
     It keeps nothing where root runs it: then it is another user, who may not enter every folder.
     """
 
+    system = "cdc"
     server: PostgresServer
     forgets = ("source",) if hasattr(os, "getuid") and not os.getuid() else ()
 
@@ -215,15 +193,8 @@ class Changes(Served):
     def launched(self) -> Server:
         return PostgresServer()
 
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        columns = "id bigint PRIMARY KEY, city text, cents bigint, at timestamptz"
-        with self.connect() as database:
-            database.execute(f"CREATE TABLE IF NOT EXISTS {name} ({columns})")
-            database.execute(f"UPDATE {name} SET cents = cents + 1 WHERE id % 10 = 3")
-            database.execute(f"DELETE FROM {name} WHERE id % 10 = 4")
-            rows = [{**order, "cents": abs(order["cents"])} for order in orders]
-            insert = f"INSERT INTO {name} VALUES (%(id)s, %(city)s, %(cents)s, %(at)s)"
-            database.cursor().executemany(insert, rows)
+    def scratch(self) -> Scratch:
+        return SCRATCH["cdc"](self.address, {"database_user": self.server.user})
 
     def rows(self, name: str) -> list[tuple[int, int]]:
         """The id and the price of each order that the table has now."""
@@ -242,11 +213,15 @@ class WholeDatabase(Changes):
 
     PUBLICATION: Final = "dbz_publication"
 
+    def create(self, name: str) -> None:
+        """The first orders make the schema."""
+
     def put(self, name: str, orders: Sequence[Order]) -> None:
         with self.connect() as database:
             if not database.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (self.PUBLICATION,)).fetchone():
                 database.execute(f"CREATE SCHEMA IF NOT EXISTS {name}")
                 database.execute(f"CREATE PUBLICATION {self.PUBLICATION} FOR TABLES IN SCHEMA {name}")
+        super().create(f"{name}.orders")
         super().put(f"{name}.orders", orders)
         first = orders[0]["id"]
         with self.connect() as database:
@@ -263,6 +238,7 @@ class WholeDatabase(Changes):
 
 
 class OpenSearch(Served):
+    system = "elasticsearch"
     server: OpenSearchServer
 
     def __init__(self, folder: Path) -> None:
@@ -271,19 +247,6 @@ class OpenSearch(Served):
 
     def launched(self) -> Server:
         return OpenSearchServer()
-
-    def create(self, name: str) -> None:
-        from urllib.error import HTTPError
-
-        kinds = {"id": "long", "city": "keyword", "cents": "long", "at": "date"}
-        mapping = {"properties": {key: {"type": kind} for key, kind in kinds.items()}}
-        with contextlib.suppress(HTTPError):  # it is there
-            self.server.ask("PUT", f"/{name}", {"mappings": mapping})
-
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        for order in orders:
-            self.server.ask("PUT", f"/{name}/_doc/{order['id']}", dict(order))
-        self.server.ask("POST", f"/{name}/_refresh")
 
 
 class Restored(Served):
@@ -335,6 +298,7 @@ class Service(Served):
 
 
 class DynamoDb(Restored):
+    system = "dynamodb"
     server: DynamoDbServer
 
     def __init__(self, folder: Path) -> None:
@@ -344,18 +308,6 @@ class DynamoDb(Restored):
 
     def launched(self) -> Server:
         return DynamoDbServer()
-
-    def create(self, name: str) -> None:
-        client = self.server.client()
-        if name not in client.list_tables()["TableNames"]:
-            key = [{"AttributeName": "id", "KeyType": "HASH"}], [{"AttributeName": "id", "AttributeType": "N"}]
-            client.create_table(TableName=name, KeySchema=key[0], AttributeDefinitions=key[1], BillingMode="PAY_PER_REQUEST")
-
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        client = self.server.client()
-        for order in orders:
-            item = {key: {"N" if isinstance(value, int) else "S": str(value)} for key, value in order.items()}
-            client.put_item(TableName=name, Item=item)
 
 
 class Cassandra(Restored):

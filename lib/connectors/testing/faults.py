@@ -7,6 +7,7 @@ planning process or in a task. :func:`faulty_sink` and :func:`faulty_source` mak
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -48,6 +49,8 @@ class Point(str, Enum):
     EPOCH_RECORDED = "the epoch log has the messages, and no row was handed on yet"
     EPOCH_COMMITTED = "the engine has committed an epoch, and the system does not know it yet"
     EPOCH_ACKNOWLEDGED = "the system has forgotten the messages, and the epoch log does not say so yet"
+    CALL_BEFORE = "a system is about to be called"
+    CALL_AFTER = "a system has done what it was asked, and its answer is lost"
 
 
 ACKNOWLEDGEMENT_POINTS: Final = (Point.EPOCH_COMMITTED, Point.EPOCH_ACKNOWLEDGED)
@@ -207,6 +210,38 @@ _POINTS: Final[dict[str, tuple[Point | None, Point | None]]] = {
     "commit_frame": (Point.COMMIT_BEFORE, Point.COMMIT_AFTER),
 }
 """For methods of ledgers and committers the points that a batch passes before and after them."""
+
+
+def faulty_calls(injector: FailureInjector) -> None:
+    """Makes all calls of this process that are retried pass :attr:`Point.CALL_BEFORE` and :attr:`Point.CALL_AFTER`.
+
+    They are counted together, so that the row of a fault is the number of a call. Requests of Kafka's native client are not
+    among them: it has retries of its own.
+    """
+    from ..batching.sink import Sending
+    from ..ground.retry import RetrySettings
+
+    calls = itertools.count(1)
+
+    def faulty(work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            number = next(calls)
+            injector.reach(Point.CALL_BEFORE, number)
+            answer = work(*arguments)
+            injector.reach(Point.CALL_AFTER, number)
+            return answer
+
+        return call
+
+    retried, start = RetrySettings.call, Sending.__init__
+
+    def call(self: RetrySettings, work: Callable[[], Any]) -> Any:
+        return retried(self, faulty(work))
+
+    def init(self: Sending, flow: Any, send: Callable[..., Any], reject: Any) -> None:
+        start(self, flow, faulty(send), reject)
+
+    RetrySettings.call, Sending.__init__ = call, init  # type: ignore[method-assign, assignment]
 
 
 def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:

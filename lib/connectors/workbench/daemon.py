@@ -22,7 +22,13 @@ from connectors.systems import all_systems
 
 all_systems()
 
-if __name__ == "__main__":
+
+def serve() -> None:
+    """Forks workers until Spark ends this process."""
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()
+
+
+if __name__ == "__main__":
+    serve()

@@ -68,9 +68,9 @@ def pipeline(
     target = _SCHEMA if source == _DATABASE else target
     is_through = _DELTA not in (source, target)
     ends = {
-        "source": _End(source, address, "options"),
-        "target": _End(target, target_address or address, "target_options" if is_through else "options"),
-        "service": _End("service", service, ""),
+        "source": EndWidgets(source, address, "options"),
+        "target": EndWidgets(target, target_address or address, "target_options" if is_through else "options"),
+        "service": EndWidgets("service", service, ""),
     }
     return Pipeline(dbutils, ends)
 
@@ -103,7 +103,7 @@ class End:
 
 
 @dataclass(frozen=True)
-class _End:
+class EndWidgets:
     """A system, and the names of the widgets with its address and options."""
 
     system: str
@@ -114,8 +114,8 @@ class _End:
 class Pipeline:
     """A pipeline's parameters, and everything that derives from them."""
 
-    def __init__(self, dbutils: Any, ends: Mapping[str, _End]) -> None:
-        self._dbutils, self._ends = dbutils, ends
+    def __init__(self, dbutils: Any, ends: Mapping[str, EndWidgets]) -> None:
+        self._dbutils, self.ends = dbutils, ends
         self.name = self._parameter("name")
         if not _NAME.fullmatch(self.name):
             raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
@@ -128,7 +128,7 @@ class Pipeline:
     @cached_property
     def source(self) -> End:
         """The source. A demonstration gets some new orders."""
-        end, name = self._ends["source"], self._parameter("source")
+        end, name = self.ends["source"], self._parameter("source")
         parameter = "source" if end.system == _DELTA else end.address
         if address := self._parameter(parameter):
             self._refuse_other_kind("source", parameter, is_demonstration=False)
@@ -148,7 +148,7 @@ class Pipeline:
     @cached_property
     def target(self) -> End:
         """The target."""
-        end, name = self._ends["target"], self._parameter("target")
+        end, name = self.ends["target"], self._parameter("target")
         if end.system in _PLACES:
             return End("", workdir(name) if end.system == "files" else name)
         if address := self._parameter(end.address):
@@ -162,7 +162,7 @@ class Pipeline:
     @cached_property
     def service(self) -> End:
         """The service that the pipeline calls; its address has ``{columns}``."""
-        parameter = self._ends["service"].address
+        parameter = self.ends["service"].address
         if address := self._parameter(parameter):
             return End(address, "")
         print(f"{parameter} is empty, so the service is a demonstration.")
@@ -187,11 +187,11 @@ class Pipeline:
 
         The sink has the pipeline's name, so that its ledger does not depend on the address.
         """
-        ends, read = self._ends, self._parameter("source").split(",")
+        ends, read = self.ends, self._parameter("source").split(",")
         if ends["source"] == replace(ends["target"], options="options") and self.target.name in map(str.strip, read):
             raise _wrong("target", f'must be another than source, which would never end; got "{self.target.name}".')
         values = {"sinkId": self.name, **self.target.options, **options, **self._options("target")}
-        _, sink = _connectors(self._ends["target"].system)
+        _, sink = _connectors(self.ends["target"].system)
         if sink is None or not sink.known_options().knows("errors"):
             return values
         return {**_letters(values.get("errors"), self.path("refused")), **values}
@@ -202,7 +202,7 @@ class Pipeline:
 
     def look(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """``options`` of a reader of the target, and those in the parameter that this reader knows."""
-        source, _ = _connectors(self._ends["target"].system)
+        source, _ = _connectors(self.ends["target"].system)
         known = source.known_options() if source else None
         more = {name: value for name, value in self._options("target").items() if known and known.knows(name)}
         for name in ("errors", "deadLetterPath"):  # they are for rows that the target refuses
@@ -292,7 +292,7 @@ class Pipeline:
         """
         read, good, newest = self._recorded(spark)
         letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused, until("at", newest))
-        if self._ends["target"].system == _DELTA:
+        if self.ends["target"].system == _DELTA:
             delivered = count_until(spark, self.table, newest)
         else:
             delivered = good - refused
@@ -366,7 +366,7 @@ class Pipeline:
 
     def _demonstration(self, side: str, parameter: str) -> Demo:
         """The demonstration of an end. If its system has lost its earlier data, the pipeline begins anew too."""
-        system, mark = self._ends[side].system, self._mark(side)
+        system, mark = self.ends[side].system, self._mark(side)
         self._refuse_other_kind(side, parameter, is_demonstration=True)
         try:
             demonstration = demo(system, self.path("demonstration"))
@@ -398,7 +398,7 @@ class Pipeline:
 
     def _begin_anew(self, *, is_its_own: bool) -> None:
         """Removes the state of a demonstration, and its table (a local folder) if that ``is_its_own``."""
-        kind = {_DELTA: "table", _SCHEMA: "schema"}.get(self._ends["target"].system)
+        kind = {_DELTA: "table", _SCHEMA: "schema"}.get(self.ends["target"].system)
         if kind is not None:
             target = self._parameter("target")
             if in_workspace() or not _is_name(target, kind):
@@ -420,7 +420,7 @@ class Pipeline:
             raise _wrong(parameter, f'must be {kinds} such as "10 seconds"; got "{text}".') from None
 
     def _options(self, side: str) -> dict[str, Any]:
-        end = self._ends[side]
+        end = self.ends[side]
         return {} if end.system == _DELTA else _json(end.options, self._parameter(end.options) or "{}")
 
     def _parameter(self, name: str) -> str:

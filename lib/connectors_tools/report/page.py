@@ -31,7 +31,7 @@ def html_of(run: RunRecord, folder: Path | None = None) -> str:
     """The page of ``run``: HTML without scripts that loads nothing."""
     attempts = list(run.attempts())
     return str(
-        _environment()
+        templates()
         .get_template("page.html")
         .render(
             run=run,
@@ -136,7 +136,8 @@ def _code_styles() -> str:
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Any:
+def templates() -> Any:
+    """The templates of pages, with their filters and styles."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

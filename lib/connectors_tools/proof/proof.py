@@ -1,0 +1,122 @@
+"""A proof: rows are fed, faults strike, and every row is compared."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from connectors.ground import machine
+from connectors.ground.errors import Misconfigured, Problem
+from connectors.testing.demo import orders_of
+from connectors.workbench import session
+
+from .rounds import FAULTS, Outcome, Rounds
+from .subject import Subject
+from .verdict import Verdict, delivered, verdict
+
+_BATCHES: Final = 3
+"""The batches of a round, where the source can be bounded."""
+
+
+@dataclass
+class Proof:
+    """A proof of the pipeline in the file ``notebook``.
+
+    ``parameters`` are the notebook's, such as the address of the system; without one, a demonstration is proven. The proof
+    makes names of its own there, which :meth:`names` tells, and removes them. Its state and log are in ``folder``.
+    ``faults`` are names of :data:`~.rounds.FAULTS`; which one strikes when depends on ``seed`` alone. ``unprotected`` takes
+    the ledgers away, to show that the method sees doubles. Raises :class:`~connectors.ground.errors.Misconfigured` if the
+    notebook or a parameter cannot be proven.
+    """
+
+    notebook: Path
+    parameters: Mapping[str, str]
+    folder: Path
+    kills: int = 10
+    rows: int = 10_000
+    faults: Sequence[str] = tuple(FAULTS)
+    seed: int = 0
+    unprotected: bool = False
+    token: str = field(default_factory=lambda: f"prove_{machine.token()[:8]}")
+    outcomes: list[Outcome] = field(default_factory=list)
+    started: float = 0.0
+    """Seconds since 1970."""
+    delivered: list[tuple[float, int]] = field(default_factory=list)
+    """The rows delivered, by seconds since the start."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.faults if name not in FAULTS]
+        problems = [Problem("--faults", f'must be of {", ".join(FAULTS)}; got "{name}".') for name in unknown]
+        if not self.faults:
+            problems.append(Problem("--faults", "missing; leave it out for all of them."))
+        if self.rows < self.kills + 1:
+            problems.append(Problem("--rows", f"must be more than the {self.kills} of --kills; got {self.rows}."))
+        if problems:
+            raise Misconfigured("connectors prove", problems)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.subject = Subject(self.notebook, self.parameters, self.folder, self.token)
+
+    def names(self) -> list[str]:
+        """What the proof makes in the systems, and removes."""
+        return [str(name) for name in self.subject.names()]
+
+    @property
+    def is_demonstration(self) -> bool:
+        """True if no system of the user's is touched."""
+        return self.subject.is_demonstration
+
+    def plan(self) -> list[str]:
+        """What the proof will do, in words."""
+        faults = f"{self.kills} rounds of faults ({', '.join(self.faults)}), {self.rows:,} rows"
+        shown = ", ".join(self.subject.demonstrations)
+        where = f", on a demonstration of {shown}" if shown else ""
+        return [
+            f"{self.notebook.stem}: {faults}{where}",
+            f"makes, and removes at the end: {', '.join(self.names())}; a folder {self.folder}",
+        ]
+
+    def run(self, tell: Callable[[str], None] = print) -> Verdict:
+        """Feeds, breaks and compares; ``tell`` gets a line for each step."""
+        for name in self.subject.names():
+            if name.scratch.exists(name.name):
+                text = f"is taken: {name} exists, and a proof touches no such name."
+                raise Misconfigured("connectors prove", [Problem("token", text)])
+        if self.subject.source_end.system == "delta":
+            session()
+        self.subject.source.scratch.create(self.subject.source.name)
+        for run in ("out", "ref"):
+            target = self.subject.target(run)
+            target.scratch.create(target.name) if target.system in ("kafka", "dynamodb") else None
+        self.started, since = machine.time(), machine.monotonic()
+        each = self.rows // (self.kills + 1)
+        rounds = Rounds(
+            self.subject, self.faults, self.seed, max(each // _BATCHES, 1), unprotected=self.unprotected, since=since
+        )
+        fed = 0
+        for number in range(self.kills):
+            fed = self._feed(fed, each)
+            outcome = rounds.run(number, fed)
+            self.outcomes.append(outcome)
+            tell(f"round {number + 1} of {self.kills}, {fed:,} rows: {outcome}")
+        fed = self._feed(fed, self.rows - fed)
+        if error := rounds.finish():
+            return Verdict([], fed, None, (0, 0), f"without faults, the pipeline fails: {error}")
+        spark = session()
+        judgement = verdict(spark, self.subject, fed)
+        self.delivered = [(time - self.started, rows) for time, rows in delivered(spark, self.subject)]
+        return judgement
+
+    def clean(self) -> None:
+        """Removes all that the proof has made."""
+        self.subject.drop()
+        shutil.rmtree(self.folder / "state", ignore_errors=True)
+
+    def _feed(self, first: int, count: int) -> int:
+        """Adds ``count`` orders in some portions, and returns how many there are."""
+        portion = max(count // _BATCHES, 1)
+        for start in range(first, first + count, portion):
+            self.subject.put(list(orders_of(start, min(portion, first + count - start))))
+        return first + count

@@ -1,0 +1,175 @@
+"""``prove``: what it refuses, what it compares, and what its page says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from connectors.ground.errors import Misconfigured
+from connectors_tools.cli import main
+from connectors_tools.pipelines import files_of
+from connectors_tools.proof.page import ProofRecord, write_proof
+from connectors_tools.proof.proof import Proof
+from connectors_tools.proof.rounds import FAULTS, Outcome
+from connectors_tools.proof.subject import Subject
+from connectors_tools.proof.verdict import Comparison, Verdict, compared
+
+PIPELINES = Path(__file__).parents[2] / "notebooks" / "pipelines"
+
+
+def subject(kind: str, folder: Path, **parameters: str) -> Subject:
+    return Subject(PIPELINES / f"{kind}.ipynb", {"checks": f"rules/{kind}.json", **parameters}, folder, "prove_1")
+
+
+def record(**changes: Any) -> ProofRecord:
+    comparison = Comparison("target", 10, 11, 1, 2, 0, {"lost": ['{"id":7}'], "doubled": ['{"id":8}', '{"id":8}']})
+    outcomes = [
+        Outcome(0, "driver", "killed where the batch is staged", struck=True, start=1.0, end=9.0, rows=5),
+        Outcome(1, "network", "2 calls fail from call 7 on; it ended well", struck=False, start=9.0, end=20.0, rows=10),
+    ]
+    fields: dict[str, Any] = {
+        "pipeline": "orders", "command": "python -m connectors prove orders --seed 0", "started": 1_790_000_000.0,
+        "seconds": 30.0, "outcomes": outcomes, "verdict": Verdict([comparison], 10, 10, (1, 1)),
+        "delivered": [(5.0, 4), (25.0, 10)], "demonstrations": ["kafka"], "unprotected": False,
+    }  # fmt: skip
+    return ProofRecord(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("http_to_delta", r"has the source http, which takes no rows from a proof; it can be cdc, delta, "),
+        ("delta_to_firehose", r"has the target firehose, which cannot be read back, row by row; it can be cdc, delta, "),
+        ("enrich", r"calls a service"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_proven_is_refused_with_the_reason(kind: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=reason):
+        subject(kind, tmp_path)
+
+
+def test_a_notebook_that_is_no_pipeline_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"quickstart|ingest\.ipynb does not call workbench\.pipeline"):
+        Subject(PIPELINES.parent / "quickstart" / "ingest.ipynb", {}, tmp_path, "prove_1")
+
+
+def test_the_users_options_reach_the_notebook_and_win_over_those_of_the_proof(tmp_path: Path) -> None:
+    options = {"kafka.security.protocol": "SASL_SSL", "maxOffsetsPerTrigger": "7"}
+    proven = subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093", options=json.dumps(options))
+    parameters = proven.parameters("out", 1000)
+    assert json.loads(parameters["options"]) == options
+    assert parameters["kafka_bootstrap_servers"] == "broker:9093"
+    assert parameters["source"] == "prove_1_in"
+    assert parameters["name"] == "prove_1_out"
+    assert parameters["trigger"] == "availableNow"
+    assert Path(parameters["checks"]).is_file()
+    assert not proven.is_demonstration
+    names = [str(name) for name in proven.names()]
+    assert names == ["topic prove_1_in", f"table {tmp_path}/tables/prove_1_out", f"table {tmp_path}/tables/prove_1_ref"]
+
+
+def test_runs_share_nothing_but_the_source(tmp_path: Path) -> None:
+    proven = subject("lines_to_delta", tmp_path)
+    runs = [proven.parameters(run, 100) for run in ("out", "ref")]
+    same = {name for name in runs[0] if runs[0][name] == runs[1][name]}
+    assert same == {"checks", "options", "source", "trigger", "workdir"}
+    assert proven.is_demonstration
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"faults": ["flood"]}, r'--faults +must be of driver, .*; got "flood"'),
+        ({"faults": []}, r"--faults +missing"),
+        ({"rows": 5, "kills": 5}, r"--rows +must be more than the 5 of --kills; got 5"),
+    ],
+)
+def test_a_wrong_wish_is_refused_before_anything_is_made(changes: Mapping[str, Any], reason: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=reason):
+        Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path / "proof", **changes)
+    assert not (tmp_path / "proof").exists()
+
+
+def test_the_command_line_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(main, ["prove", *arguments, "--folder", str(tmp_path)])
+
+    monkeypatch.chdir(PIPELINES.parents[1])
+    listed = run("--list")
+    assert [line.split()[0] for line in listed.output.splitlines()] == list(FAULTS)
+    for arguments, reason in (
+        ((), "give a PIPELINE, or --source and --sink"),
+        (("kafka_to_delta", "--source", "kafka", "--sink", "jdbc"), "give a PIPELINE, or --source and --sink"),
+        (("--source", "kafka", "--sink", "nowhere"), "kafka_to_nowhere is no pipeline"),
+        (("kafka_to_delta", "--param", "brokers=here:9092"), "brokers is no parameter of kafka_to_delta; it has name, workdir"),
+        (("kafka_to_deltas",), "is no job of this bundle"),
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert reason in result.output
+
+
+def test_whoever_says_no_finds_nothing_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(PIPELINES.parents[1])
+    own, lines = tmp_path / "own", tmp_path / "logs"
+    lines.mkdir()
+    wish = ["prove", "lines_to_delta", "--param", f"source={lines}/*.jsonl", "--folder", str(own)]
+    result = CliRunner().invoke(main, wish, input="n\n")
+    assert result.exit_code == 1
+    assert f"makes, and removes at the end: file {lines}/prove_" in result.output
+    assert not list(lines.iterdir())
+    assert [file for file in own.rglob("*") if file.is_file()] == []
+
+
+@pytest.mark.spark
+def test_rows_are_compared_as_often_as_they_are_there(spark: Any) -> None:
+    columns = "id long, city string, at timestamp, tags array<string>"
+    expected = spark.sql("SELECT id, if(id = 3, null, 'Bern') city, timestamp '2026-01-01' at, array('a') tags FROM range(6)")
+    broken = expected.where("id > 0").unionAll(expected.where("id in (1, 3)")).unionAll(expected.where("id = 3"))
+    broken = broken.unionAll(spark.sql("SELECT 4L id, '' city, timestamp '2026-01-01' at, array('a') tags"))
+    result = compared("target", expected, spark.createDataFrame(broken.collect(), columns))
+    assert (result.expected, result.rows, result.lost, result.doubled, result.wrong) == (6, 9, 1, 3, 1)
+    assert '"id":0' in result.samples["lost"][0]
+    assert '"city":""' in result.samples["wrong"][0]
+    assert sorted('"city":null' in row for row in result.samples["doubled"]) == [False, True, True]
+    assert not result.ok
+    assert compared("target", expected, expected).ok
+
+
+def test_the_page_says_what_was_lost_and_how_to_repeat_it(tmp_path: Path) -> None:
+    page = write_proof(record(), tmp_path).read_text()
+    for text in ("1 lost, 2 doubled", "Different", "doubled: {&#34;id&#34;:8}", "prove orders --seed 0", "nothing struck"):
+        assert text in page
+    report = json.loads((tmp_path / "proof.json").read_text())
+    assert (report["ok"], report["title"]) == (False, "1 lost, 2 doubled")
+    assert report["verdict"]["comparisons"][0]["doubled"] == 2
+
+
+@pytest.mark.parametrize(
+    ("verdict", "title", "ok"),
+    [
+        (Verdict([Comparison("target", 5, 5, 0, 0, 0)], 5, 5, (0, 0)), "every row once", True),
+        (Verdict([Comparison("target", 5, 5, 0, 0, 0)], 5, 5, (1, 2)), "dead letters differ", False),
+        (Verdict([Comparison("target", 4, 4, 0, 0, 0)], 5, 4, (0, 0)), "the undisturbed run has not read all rows", False),
+        (Verdict([], 5, None, (0, 0), "Fatal: gone"), "the pipeline does not go on", False),
+    ],
+)
+def test_a_verdict_in_words(verdict: Verdict, title: str, ok: bool, tmp_path: Path) -> None:
+    proof = record(verdict=verdict)
+    assert (proof.title, proof.ok) == (title, ok)
+    assert title in write_proof(proof, tmp_path).read_text()
+    control = record(verdict=verdict, unprotected=True)
+    assert control.ok is not ok
+
+
+def test_a_pair_gets_a_notebook_that_can_be_proven(tmp_path: Path) -> None:
+    for path, text in files_of("lines_to_files", "pair").items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    proven = Subject(tmp_path / "notebooks/pipelines/pair.ipynb", {}, tmp_path / "proof", "prove_1")
+    assert (proven.source_end.system, proven.target_end.system) == ("lines", "files")
