@@ -55,17 +55,17 @@ class DeltaSink(AppendSink):
         return [] if template_columns(self.target()) else super().datasets()
 
     def committer(self) -> FrameCommitter:
-        return RoutedCommitter(self) if template_columns(self.target()) else super().committer()
+        return RoutingCommitter(self) if template_columns(self.target()) else super().committer()
 
 
-class RoutedTables(TablesSink):
+class RoutingTables(TablesSink):
     """The folder or schema of the tables."""
 
     name = "delta"
     options = TABLES
 
 
-class RoutedCommitter(TablesCommitter):
+class RoutingCommitter(TablesCommitter):
     """Appends the rows of a batch to their tables, side by side, and records the batch in the table ``_batches`` among them."""
 
     columns = "table string, rows bigint, batch bigint"
@@ -74,7 +74,7 @@ class RoutedCommitter(TablesCommitter):
         option, separator = ("path", "/") if sink.values["path"] else ("table", ".")
         parent, _, self._template = sink.values[option].rstrip("/").rpartition(separator)
         target = {"path" if option == "path" else "schema": parent, "sinkId": sink.sink_id()}
-        super().__init__(RoutedTables.of(target))  # type: ignore[arg-type]
+        super().__init__(RoutingTables.of(target))  # type: ignore[arg-type]
         self._most: int = sink.values["maxTables"]
         self._merges_schema = str(sink.values["mergeSchema"]).lower()
 
