@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -165,31 +166,43 @@ def test_rows_go_to_the_tables_that_columns_name(spark: Any, schema: str) -> Non
     assert sorted(map(tuple, recorded)) == [("orders_ch", 1), ("orders_us", 1)]
 
 
+@contextlib.contextmanager
+def death(monkeypatch: pytest.MonkeyPatch, place: str) -> Iterator[None]:
+    """Whoever writes to the table ``place`` dies there."""
+    write, record = RoutingCommitter._write, RoutingCommitter._record
+
+    def dying_write(committer: Any, rows: Any, table: str, batch: Batch) -> None:
+        if table == place:
+            raise ZeroDivisionError
+        write(committer, rows, table, batch)
+
+    def dying_record(committer: Any, spark: Any, rows: Any, batch: Batch) -> None:
+        if place == "_batches" and batch.claim is None:
+            raise ZeroDivisionError
+        record(committer, spark, rows, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RoutingCommitter, "_write", dying_write)
+        patched.setattr(RoutingCommitter, "_record", dying_record)
+        with pytest.raises((Fatal, ZeroDivisionError)):
+            yield
+
+
 def test_a_batch_that_died_between_the_tables_that_columns_name_is_finished(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"path": str(tmp_path / "{region}")}
-    write = RoutingCommitter._write
-
-    def die(self: Any, rows: Any, table: str, batch: Batch) -> None:
-        if table == "us":
-            raise ZeroDivisionError
-        write(self, rows, table, batch)
-
-    cells = [(1, "eu"), (2, "us")]
+    options, cells = {"path": str(tmp_path / "{region}")}, [(1, "eu"), (2, "us")]
     write_orders(spark, options, 0, cells)
-    with monkeypatch.context() as patched:
-        patched.setattr(RoutingCommitter, "_write", die)
-        with pytest.raises(Fatal, match="1 of 2 tables are not written"):
-            write_orders(spark, options, 1, cells)
+    with death(monkeypatch, "us"):
+        write_orders(spark, options, 1, cells)
     write_orders(spark, options, 1, cells)
     assert [sorted(delta(tmp_path / name)["id"].to_pylist()) for name in ("eu", "us")] == [[1, 1], [2, 2]]
 
 
 def test_rows_that_name_no_table_or_too_many_are_refused_before_any_is_written(spark: Any, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "orders" / "{region}"), "maxTables": "2"}
-    with pytest.raises(Fatal, match=r"1 rows have no region, so that \{region\} names no table"):
-        write_orders(spark, options, 0, [(1, "eu"), (2, None)])
+    with pytest.raises(Fatal, match=r"2 rows have no region, so that \{region\} names no table"):
+        write_orders(spark, options, 0, [(1, "eu"), (2, None), (3, "")])
     with pytest.raises(Fatal, match="names 3 tables, and maxTables is 2"):
         write_orders(spark, options, 0, [(1, "eu"), (2, "us"), (3, "ch")])
     function: Any = connectors.foreach_batch("delta", {"path": f"{tmp_path}/{{id}}"})
@@ -204,3 +217,84 @@ def test_rows_that_name_no_table_or_too_many_are_refused_before_any_is_written(s
 def test_only_the_last_part_of_a_target_has_columns(options: dict[str, str]) -> None:
     with pytest.raises(Misconfigured, match="must have columns in its last part only"):
         DeltaSink.of(options)
+
+
+def test_a_name_that_the_catalog_refuses_stops_the_batch_before_any_table_is_written(spark: Any, schema: str) -> None:
+    options = {"table": f"{schema}.orders_{{region}}"}
+    with pytest.raises(Fatal, match="1 of 2 tables are not written, orders_e-u: "):
+        write_orders(spark, options, 0, [(1, "us"), (2, "e-u")])
+    assert spark.table(f"{schema}.orders_us").count() == 0
+    write_orders(spark, options, 0, [(1, "us"), (2, "eu")])
+    assert [spark.table(f"{schema}.orders_{name}").count() for name in ("us", "eu")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("place", "cells", "text"),
+    [
+        ("us", [(2, "us"), (3, "ch")], "0 rows of ch, now 1; 1 rows of eu, now 0"),
+        ("_batches", [(1, "eu"), (2, "us"), (3, "us")], "1 rows of us, now 2"),
+        pytest.param("us", [], "1 rows of eu, now 0; 1 rows of us, now 0", marks=pytest.mark.soak),
+    ],
+)
+def test_an_interrupted_batch_that_comes_again_with_other_rows_is_refused(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, cells: list[tuple[int, str]], text: str
+) -> None:
+    options, first = {"path": str(tmp_path / "{region}")}, [(1, "eu"), (2, "us")]
+    with death(monkeypatch, place):
+        write_orders(spark, options, 0, first)
+    with pytest.raises(CommitRefused, match=rf"(?s)batch 0 comes again with other rows: {text}.*onReplayMismatch=skip"):
+        write_orders(spark, options, 0, cells)
+    assert [*tmp_path.glob("ch/*.parquet")] == []
+    write_orders(spark, options, 0, first)
+    assert [delta(tmp_path / name)["id"].to_pylist() for name in ("eu", "us")] == [[1], [2]]
+
+
+@pytest.mark.soak
+def test_an_interrupted_batch_is_finished_with_other_rows_where_the_user_says_so(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"path": str(tmp_path / "{region}"), "onReplayMismatch": "skip"}
+    with death(monkeypatch, "us"):
+        write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
+    write_orders(spark, options, 0, [(1, "eu"), (3, "eu"), (4, "us"), (5, "ch")])
+    assert [delta(tmp_path / name)["id"].to_pylist() for name in ("eu", "us", "ch")] == [[1], [4], [5]]
+
+
+def test_a_recorded_batch_that_comes_again_with_other_rows_is_refused(spark: Any, tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "{region}")}
+    write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
+    write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
+    with pytest.raises(CommitRefused, match="batch 0 is committed with 2 rows, its replay has 3 rows"):
+        write_orders(spark, options, 0, [(1, "eu"), (2, "us"), (3, "us")])
+
+
+def test_tables_of_earlier_runs_count_and_those_of_other_sinks_do_not(spark: Any, tmp_path: Path) -> None:
+    orders, users = ({"path": f"{tmp_path}/{name}_{{region}}", "maxTables": "2"} for name in ("orders", "users"))
+    for options in (orders, users):
+        write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
+    with pytest.raises(Fatal, match="names 3 tables, and maxTables is 2"):
+        write_orders(spark, orders, 1, [(3, "ch")])
+    assert not (tmp_path / "orders_ch").exists()
+    write_orders(spark, orders, 1, [(3, "us")])
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["restarted", "running"])
+@pytest.mark.parametrize("kind", ["delta", DeltaTables])
+def test_a_table_of_earlier_batches_that_is_gone_is_not_begun_anew(
+    spark: Any, tmp_path: Path, kind: Any, restarts: bool
+) -> None:
+    options = {"path": str(tmp_path / ("{region}" if kind == "delta" else ""))}
+    function: Any = connectors.foreach_batch(kind, options)
+
+    def write(number: int) -> None:
+        rows = orders_of(spark, [(number, "eu"), (number, "us")])
+        frame = rows if kind == "delta" else tables_of(spark, [(row.region, row.id, 0) for row in rows.collect()])
+        function.write(frame, Batch(function.sink.sink_id(), "q", number))
+
+    write(0)
+    shutil.rmtree(tmp_path / "eu")
+    function = connectors.foreach_batch(kind, options) if restarts else function
+    with pytest.raises(CommitRefused, match=r"(?s)the table eu is gone from .* restore the table"):
+        write(1)
+    assert not (tmp_path / "eu").exists()
+    assert delta(tmp_path / "us").num_rows == 1 or (kind is DeltaTables and not restarts)
