@@ -31,6 +31,7 @@ from .reference_contexts import (
     ShardContext,
 )
 from .test_delta import DeltaContext
+from .test_delta_tables import RoutingContext
 
 
 class InUtc(SinkContext):
@@ -82,6 +83,7 @@ REFERENCE: Pipelines = {
     "buffered": Pipeline(BufferedContext, "format"),
     "files by foreach_batch": Pipeline(FilesContext, "foreach_batch"),
     "lines": Pipeline(LinesContext, "format"),
+    "Delta by row": Pipeline(RoutingContext, "foreach_batch"),
 }
 QUEUES: Pipelines = {
     "copy of a queue": Pipeline(CopyContext, "foreach_batch", KilledQueueContext),

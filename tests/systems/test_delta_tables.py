@@ -11,6 +11,7 @@ from threading import Barrier
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pytest
 
 import connectors
@@ -21,7 +22,31 @@ from connectors.systems.delta.fan_out import DeltaTables, DeltaTablesCommitter
 from connectors.systems.delta.routing import RoutingCommitter
 from connectors.systems.delta.tables import side_by_side
 from connectors.systems.delta.transaction import own_session
+from connectors.testing.spark_suites import SparkSinkSuite
 from tests.delta_log import delta
+
+from .test_delta import DeltaContext
+
+
+class RoutingContext(DeltaContext):
+    """Three tables, by the remainder of the number."""
+
+    schema = DeltaContext.schema.append(pa.field("region", pa.int64()))
+    select = (*DeltaContext.select, "value % 3 AS region")
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder / "tables" / "{region}")}
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {**super().row(number), "region": number % 3}
+
+    def rows(self) -> list[dict[str, Any]]:
+        tables = sorted({file.parent for file in self.folder.glob("tables/[0-2]/*.parquet")})
+        return [row for table in tables for row in delta(table).to_pylist()]
+
+
+class TestTablesThatColumnsName(SparkSinkSuite):
+    context = RoutingContext
 
 
 @pytest.fixture
