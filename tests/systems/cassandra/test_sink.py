@@ -225,6 +225,18 @@ def test_a_null_leaves_a_counter_as_it_is(tables: Tables) -> None:
 
 
 @pytest.mark.server
+def test_a_row_of_a_partition_alone_adds_to_no_counter(tables: Tables) -> None:
+    table = tables.make("k int, c int, total counter static, n counter, primary key (k, c)")
+    schema = pa.schema([("k", pa.int32()), ("c", pa.int32()), ("total", pa.int64()), ("n", pa.int64())])
+    rows = pa.table({"k": [1, 1], "c": [1, None], "total": [5, 6], "n": [7, None]}, schema)
+    with pytest.raises(Poison, match='the column "c" is null, and a part of the primary key'):
+        write(tables, table, rows, guarantee="at-least-once")
+    assert write(tables, table, rows.slice(0, 1), guarantee="at-least-once").rows == 1
+    with pytest.raises(Misconfigured, match='has the key k, c, and the rows have no column "c"'):
+        write(tables, table, rows.select(["k", "total"]), guarantee="at-least-once")
+
+
+@pytest.mark.server
 def test_a_list_whose_elements_a_second_write_would_double_is_refused(tables: Tables) -> None:
     table = tables.make("id int primary key, tags list<text>, frozen_tags frozen<list<text>>, more set<text>")
     column = pa.array([["a", "b"]], pa.list_(pa.string()))

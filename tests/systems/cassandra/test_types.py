@@ -341,6 +341,15 @@ def test_vectors_of_any_type_are_read_and_written(tables: Tables, cql: str, kind
     assert len(tables.execute(f"select v from {KEYSPACE}.{table}")[0].v) == 2, "the driver reads it too"
 
 
+def test_intervals_before_zero_are_written(tables: Tables) -> None:
+    table = tables.make("id int primary key, v duration")
+    waits = [datetime.timedelta(seconds=-1), datetime.timedelta(days=-2, microseconds=-3), datetime.timedelta(days=1)]
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "v": pa.array(waits, pa.duration("us"))})
+    stage(CassandraSink.of(tables.options(table)), Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    stored = {row.id: (row.v.days, row.v.nanoseconds) for row in tables.execute(f"select * from {KEYSPACE}.{table}")}
+    assert stored == {1: (0, -1_000_000_000), 2: (-2, -3000), 3: (1, 0)}
+
+
 def test_whole_numbers_that_a_double_has_are_written(tables: Tables) -> None:
     table = tables.make("id int primary key, v double")
     rows = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([2**60, None], pa.int64())})

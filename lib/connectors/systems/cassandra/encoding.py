@@ -251,7 +251,8 @@ def _duration(value: Any) -> bytes:
     if isinstance(value, dict):
         months, days, nanoseconds = (int(value.get(name) or 0) for name in ("months", "days", "nanoseconds"))
     else:
-        months, days, nanoseconds = 0, value.days, (value.seconds * 1_000_000 + value.microseconds) * 1000
+        sign, size = -1 if value.days < 0 else 1, abs(value)  # Python has only the days of an interval before zero negative
+        months, days, nanoseconds = 0, sign * size.days, sign * (size.seconds * 1_000_000 + size.microseconds) * 1000
     if len({number > 0 for number in (months, days, nanoseconds) if number}) > 1:
         raise ValueError("the parts of a duration have one sign")
     return bytes(DurationType.serialize(Duration(months, days, nanoseconds), 5))

@@ -180,7 +180,7 @@ class Statements:
             return bad
         key, partition = row[: self.key_size], row[: self.partition_size]
         if not self._has_key or None in key:
-            if None in partition or is_deleted or not self._is_of_partition(row):
+            if None in partition or is_deleted or self.adds or not self._is_of_partition(row):
                 nulls = (name for name, cell in zip(self.table.key, row, strict=False) if cell is None)
                 text = "is null, and a part of the primary key"
                 return Poison(f'the column "{next(nulls, self.table.key[-1])}" {text}')
@@ -278,9 +278,11 @@ def _earlier(time: bytes) -> bytes:
 
 
 def _is_of_partitions(table: Table, schema: pa.Schema) -> bool:
-    """True for rows that have nothing but partition keys and static columns."""
-    return any(name in schema.names for name in table.names("static")) and not any(
-        name in schema.names for name in table.names("clustering", "regular")
+    """True for rows that have nothing but partition keys and static columns, which are no counters."""
+    return (
+        not table.has_counters
+        and any(name in schema.names for name in table.names("static"))
+        and not any(name in schema.names for name in table.names("clustering", "regular"))
     )
 
 
