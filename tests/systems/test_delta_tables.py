@@ -41,8 +41,7 @@ class RoutingContext(DeltaContext):
         return {**super().row(number), "region": number % 3}
 
     def rows(self) -> list[dict[str, Any]]:
-        tables = sorted({file.parent for file in self.folder.glob("tables/[0-2]/*.parquet")})
-        return [row for table in tables for row in delta(table).to_pylist()]
+        return [row for region in range(3) for row in delta(self.folder / "tables" / f"{region}").to_pylist()]
 
 
 class TestTablesThatColumnsName(SparkSinkSuite):
@@ -269,7 +268,7 @@ def test_an_interrupted_batch_that_comes_again_with_other_rows_is_refused(
         write_orders(spark, options, 0, first)
     with pytest.raises(CommitRefused, match=rf"(?s)batch 0 comes again with other rows: {text}.*onReplayMismatch=skip"):
         write_orders(spark, options, 0, cells)
-    assert [*tmp_path.glob("ch/*.parquet")] == []
+    assert delta(tmp_path / "ch").num_rows == 0
     write_orders(spark, options, 0, first)
     assert [delta(tmp_path / name)["id"].to_pylist() for name in ("eu", "us")] == [[1], [2]]
 
