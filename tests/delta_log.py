@@ -28,11 +28,11 @@ def settings() -> dict[str, str]:
 
 
 def delta(table: Path) -> pa.Table:
-    """The rows of a Delta table: the files that its log adds, without those that it removes again."""
+    """The rows of a Delta table, if it exists: the files that its log adds, without those that it removes again."""
     added: list[Path] = []
     for commit in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         removed = {table / unquote(action["remove"]["path"]) for action in actions if "remove" in action}
         added = [file for file in added if file not in removed]
         added += [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
-    return pa.concat_tables([pq.ParquetFile(file).read() for file in added], promote_options="default")
+    return pa.concat_tables([pa.table({}), *(pq.ParquetFile(file).read() for file in added)], promote_options="default")

@@ -31,6 +31,7 @@ from .reference_contexts import (
     ShardContext,
 )
 from .test_delta import DeltaContext
+from .test_delta_tables import RoutingContext
 
 
 class InUtc(SinkContext):
@@ -83,6 +84,8 @@ REFERENCE: Pipelines = {
     "files by foreach_batch": Pipeline(FilesContext, "foreach_batch"),
     "lines": Pipeline(LinesContext, "format"),
 }
+DELTA: Pipelines = {"by row": Pipeline(RoutingContext, "foreach_batch")}
+"""Apart: its batches take so long that kills of other queries would let it write none."""
 QUEUES: Pipelines = {
     "copy of a queue": Pipeline(CopyContext, "foreach_batch", KilledQueueContext),
     "copy of a misbehaving queue": Pipeline(CopyContext, "format", KilledMisbehavingQueueContext),
@@ -94,7 +97,9 @@ REQUESTS = ("dynamodb", "elasticsearch", "http", "redis")
 
 def groups() -> dict[str, Pipelines]:
     """All queries by the driver that runs them together: each of its kills strikes every system of the group."""
-    grouped: dict[str, dict[str, Pipeline]] = {"reference": dict(REFERENCE), "streams": dict(QUEUES), "requests": {}}
+    grouped: dict[str, dict[str, Pipeline]] = {
+        "reference": dict(REFERENCE), "delta": dict(DELTA), "streams": dict(QUEUES), "requests": {},
+    }  # fmt: skip
     for system, kills in kills_of_systems().items():
         for name, pipeline in kills.PIPELINES.items():
             if system in STREAMS and pipeline.source:

@@ -1,7 +1,8 @@
 """Sources that wait for each other: those of a group, in one query or in several, each with a file in a folder of the group.
 
-A file has the time of the oldest record that its source has yet to read, and a number that grows while the source lives. No
-clocks are compared: a source whose number does not change for a while, by the reader's own clock, holds back nobody.
+A file has the time of the oldest record that its source has yet to read, a number that grows while the source lives, and the
+seconds after which a number that does not change says that it is dead. They are measured by the reader's own clock: no clocks
+are compared. A dead source holds back nobody.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 from typing import Final
 
 from ..ground import machine
-from ..ground.errors import Transient
+from ..ground.errors import ConnectorError
 from ..ground.state import digest
 from ..storage.base import Storage
 
@@ -21,7 +22,7 @@ _LEAST_PAUSE: Final = 0.05
 
 
 class AlignmentGroup:
-    """One source in the group ``name``. Others are idle when they have said nothing for ``idle`` seconds."""
+    """One source in the group ``name``. It is dead for the others when it has said nothing for ``idle`` seconds."""
 
     def __init__(self, storage: Storage, name: str, idle: float) -> None:
         self.storage, self.idle = storage, idle
@@ -58,18 +59,18 @@ class AlignmentGroup:
         return [name for name in names if name != self.file]
 
     def _time_of(self, name: str) -> int | None:
-        """The time in a file of another source; ``None`` if it is idle, or has nothing to read."""
+        """The time in a file of another source; ``None`` if it is dead, or has nothing to read."""
         try:
-            beats, slowest = json.loads(self.storage.read(name))
+            beats, slowest, idle = json.loads(self.storage.read(name))
         except (FileNotFoundError, ValueError):  # it has just left, or a power failure has emptied its file
             return None
         number, since, _ = self._seen.get(name, (None, 0.0, None))
         if number != beats:
             since = machine.monotonic()
         self._seen[name] = beats, since, slowest
-        if machine.monotonic() - since < self.idle:
+        if machine.monotonic() - since < idle:
             return None if slowest is None else int(slowest)
-        if machine.monotonic() - since > 10 * self.idle:
+        if machine.monotonic() - since > 10 * idle:
             self.storage.delete(name)
         return None
 
@@ -77,12 +78,12 @@ class AlignmentGroup:
         with self._lock:
             if not self._end.is_set():
                 self._beats += 1
-                self.storage.replace(self.file, json.dumps([self._beats, self._slowest]).encode())
+                self.storage.replace(self.file, json.dumps([self._beats, self._slowest, self.idle]).encode())
 
     def _beat(self) -> None:
         """Shows that this source lives while its batches run."""
         while not self._end.wait(max(_LEAST_PAUSE, self.idle / 4)):
             try:
                 self._tell()
-            except (OSError, Transient):
+            except (OSError, ConnectorError):
                 _log.warning("the alignment group in %s cannot be told that a source lives", self.storage.root, exc_info=True)

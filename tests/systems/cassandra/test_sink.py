@@ -64,9 +64,10 @@ def test_a_late_older_row_never_wins(tables: Tables, records: str) -> None:
 @pytest.mark.server
 def test_a_time_is_a_column_too_where_the_table_has_it_and_may_not_be_null(tables: Tables) -> None:
     table = tables.make("id int primary key, at bigint")
-    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "at": pa.array([7, None], pa.int64())})
-    with pytest.raises(Poison, match='the column "at" is null, and the time of writing'):
-        write(tables, table, rows, orderColumn="at")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "at": pa.array([7, None, -(2**63)], pa.int64())})
+    for bad, text in ((rows, "null"), (rows.slice(2), "the least long")):
+        with pytest.raises(Poison, match=f'the column "at" is {text}, and the time of writing'):
+            write(tables, table, bad, orderColumn="at")
     write(tables, table, rows, orderColumn="at", errors="skip")
     assert stored(tables, table, "id, at, writetime(at)") == [(1, 7, 7)]
 
@@ -215,6 +216,27 @@ def test_counters_are_added_to_where_a_replay_may_count_twice(tables: Tables) ->
 
 
 @pytest.mark.server
+def test_a_null_leaves_a_counter_as_it_is(tables: Tables) -> None:
+    table = tables.make("k int primary key, n counter, m counter")
+    schema = pa.schema([("k", pa.int32()), ("n", pa.int64()), ("m", pa.int64())])
+    for n, m in ((5, 1), (None, 2), (None, None)):
+        write(tables, table, pa.table({"k": [1], "n": [n], "m": [m]}, schema), guarantee="at-least-once")
+    assert stored(tables, table, "k, n, m") == [(1, 5, 3)]
+
+
+@pytest.mark.server
+def test_a_row_of_a_partition_alone_adds_to_no_counter(tables: Tables) -> None:
+    table = tables.make("k int, c int, total counter static, n counter, primary key (k, c)")
+    schema = pa.schema([("k", pa.int32()), ("c", pa.int32()), ("total", pa.int64()), ("n", pa.int64())])
+    rows = pa.table({"k": [1, 1], "c": [1, None], "total": [5, 6], "n": [7, None]}, schema)
+    with pytest.raises(Poison, match='the column "c" is null, and a part of the primary key'):
+        write(tables, table, rows, guarantee="at-least-once")
+    assert write(tables, table, rows.slice(0, 1), guarantee="at-least-once").rows == 1
+    with pytest.raises(Misconfigured, match='has the key k, c, and the rows have no column "c"'):
+        write(tables, table, rows.select(["k", "total"]), guarantee="at-least-once")
+
+
+@pytest.mark.server
 def test_a_list_whose_elements_a_second_write_would_double_is_refused(tables: Tables) -> None:
     table = tables.make("id int primary key, tags list<text>, frozen_tags frozen<list<text>>, more set<text>")
     column = pa.array([["a", "b"]], pa.list_(pa.string()))
@@ -244,6 +266,31 @@ def test_rows_whose_key_is_there_stay_with_if_not_exists(tables: Tables) -> None
     staged = write(tables, table, pa.table({"id": pa.array([2, 3], pa.int32()), "v": ["x", "y"]}), ifNotExists="true")
     assert staged.data["existing"] == 1
     assert stored(tables, table) == [(1, "a"), (2, "b"), (3, "y")]
+
+
+@pytest.mark.server
+def test_static_columns_that_are_there_stay_with_if_not_exists(tables: Tables) -> None:
+    table = tables.make("k int, c int, s text static, v int, primary key (k, c)")
+    tables.execute(f"insert into {KEYSPACE}.{table} (k, s) values (1, 'old')")
+    of_partitions = pa.table({"k": pa.array([1, 2, 2], pa.int32()), "s": ["new", "first", "second"]})
+    assert write(tables, table, of_partitions, ifNotExists="true").data["existing"] == 2
+    schema = pa.schema([("k", pa.int32()), ("c", pa.int32()), ("s", pa.string()), ("v", pa.int32())])
+    rows = [{"k": 1, "c": None, "s": "newer", "v": None}, {"k": 3, "c": 1, "s": "third", "v": 1}]
+    assert write(tables, table, pa.Table.from_pylist(rows, schema), ifNotExists="true").data["existing"] == 1
+    assert stored(tables, table, "k, c, s") == [(1, None, "old"), (2, None, "first"), (3, 1, "third")]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("consistency", ["ANY", "ONE", "TWO"])
+def test_the_tables_of_the_system_are_asked_at_one_node(tables: Tables, consistency: str) -> None:
+    """They have no replicas, so that Cassandra refuses to read them with ANY, TWO and THREE."""
+    table = tables.make("id int primary key, v text")
+    rows = pa.table({"id": pa.array([1], pa.int32()), "v": ["a"]})
+    sink = CassandraSink.of({**tables.options(table), "consistency": consistency})
+    sink.check_target(rows.schema)
+    if consistency != "TWO":  # which needs a second node for the rows themselves
+        write(tables, table, rows, consistency=consistency)
+        assert stored(tables, table) == [(1, "a")]
 
 
 @pytest.mark.server

@@ -24,6 +24,7 @@ from .contexts import KEYSPACE, Tables
 from .reading import query_of, read, source_of, splits
 
 LONGS = pa.schema([("k", pa.int32()), ("c", pa.int32())])
+ID = "6a2f41a3-c54c-fce8-32d2-0324e1c32e22"
 MURMUR = RINGS["Murmur3Partitioner"]
 
 
@@ -207,12 +208,14 @@ def test_a_ring_whose_tokens_are_no_numbers_is_refused() -> None:
 def test_names_keep_their_case_and_what_is_missing_is_named(tables: Tables) -> None:
     table = tables.make('"Id" int primary key, "a ""b""" text')
     tables.execute(f'insert into {KEYSPACE}.{table} ("Id", "a ""b""") values (1, \'x\')')
+    taken = tables.make('"Id" int primary key, "Id_ttl" int')
     own = source_of(tables, table)
     assert own.schema == '`Id` int, `a "b"` string'
     assert read(own, pa.schema([('a "b"', pa.string()), ("Id", pa.int32())])) == [{'a "b"': "x", "Id": 1}]
     for options, text in (
         ({"columns": "id"}, 'columns   names the column "id", which .* has not: Id, a "b"'),
         ({"ttlOf": "x"}, 'ttlOf   names the column "x"'),
+        ({"ttlOf": "Id", "table": taken}, "ttlOf   makes a column Id_ttl, and .* has one"),
         ({"table": "nowhere"}, f'table   there is no table "nowhere" in the keyspace "{KEYSPACE}", which has'),
         ({"keyspace": "nowhere"}, 'table   the keyspace "nowhere" is not there'),
     ):
@@ -259,6 +262,12 @@ def test_a_query_gives_its_columns_by_the_names_that_it_gives_them(tables: Table
     assert {row["place"] for row in rows} == {str(c) for c in range(20)}
     with pytest.raises(Misconfigured, match='names the column "k", which the query does not give: key, place, at'):
         read(own, LONGS)
+
+
+def test_the_lineage_of_a_query_names_its_table() -> None:
+    for query in ("SELECT k FROM shop.orders", 'SELECT k FROM "orders" WHERE v = 1'):
+        (dataset,) = CassandraSource.of({"contactPoints": "h", "keyspace": "shop", "query": query}).datasets()
+        assert dataset.name == "shop.orders"
 
 
 KEYS = [Column(name, "partition_key", "int") for name in ("k", "K2")]
@@ -355,6 +364,19 @@ def test_filters_on_keys_are_cassandras(
     own = source_of(tables, filled, numPartitions="3")
     assert len(own.push_filters(predicates)) == taken
     assert sorted((row["k"], row["c"]) for row in read(own, LONGS)) == sorted(expected)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("k", ""), ("k", "x" * 70_000), ("a", "ä"), ("a", "x" * 70_000), ("id", "x"), ("id", 5), ("at", ID)],
+)
+def test_a_filter_by_a_value_that_no_key_has_is_no_error(tables: Tables, column: str, value: Any) -> None:
+    table = tables.make("k text, a ascii, id uuid, at timeuuid, primary key (k, a, id, at)")
+    own = source_of(tables, table)
+    filters = [predicate(column, operator, value) for operator in ("=", "in")]
+    assert list(own.push_filters(filters)) == []
+    assert read(own, pa.schema([("k", pa.string()), ("a", pa.string())])) == []
 
 
 @pytest.mark.server

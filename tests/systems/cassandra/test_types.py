@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import struct
@@ -157,6 +158,30 @@ def test_a_value_that_the_asked_type_has_not_is_named(tables: Tables, typed: str
     assert read(source_of(tables, table), pa.schema([("price", pa.string())])) == [{"price": f"0.{'0' * 29}1"}]
 
 
+@pytest.mark.parametrize(
+    ("cql", "literal", "kind", "value"),
+    [
+        ("list<double>", "[1.5]", pa.list_(pa.int32()), None),
+        ("map<text, double>", "{'a': 1.5}", pa.map_(pa.string(), pa.int64()), None),
+        ("list<date>", "['2026-01-02']", pa.list_(pa.timestamp("us", "UTC")), [datetime.datetime(2026, 1, 2, tzinfo=UTC)]),
+        ("list<timestamp>", "['2026-01-02T03:04:05.678Z']", pa.list_(pa.date32()), [datetime.date(2026, 1, 2)]),
+        ("map<text, decimal>", "{'a': 1.5}", pa.map_(pa.string(), pa.decimal128(38, 30)), [("a", Decimal("1.5"))]),
+        ("tuple<int, text>", "(1, 'a')", pa.struct([("_2", pa.string()), ("_1", pa.int64())]), {"_2": "a", "_1": 1}),
+        ("blob", "0x6162", pa.string(), "ab"),
+        ("blob", "0xff", pa.string(), None),
+        ("timestamp", str(2**63 - 1), pa.int64(), 2**63 - 1),
+        ("timestamp", "-1", pa.int64(), -1),
+    ],
+)
+def test_a_type_that_is_asked_for_has_the_same_value_or_an_error(
+    tables: Tables, cql: str, literal: str, kind: pa.DataType, value: Any
+) -> None:
+    table = tables.make(f"id int primary key, v {cql}")
+    tables.execute(f"insert into {KEYSPACE}.{table} (id, v) values (1, {literal})")
+    with pytest.raises(Fatal, match=r'a value of the column "v" .* is no') if value is None else contextlib.nullcontext():
+        assert read(source_of(tables, table), pa.schema([("v", kind)])) == [{"v": value}]
+
+
 def test_a_number_that_spark_cannot_hold_is_an_error_and_not_another_number(tables: Tables) -> None:
     table = tables.make("id int primary key, n varint, at timestamp")
     tables.execute(f"insert into {KEYSPACE}.{table} (id, n, at) values (1, {10**40}, {2**62})")
@@ -223,7 +248,17 @@ def test_counters_are_read(tables: Tables) -> None:
         ("list<int>", pa.list_(pa.int64()), [2**40], "has a value that is no list<int>"),
         ("set<text>", pa.list_(pa.string()), ["a", None], "has no nulls in it"),
         ("duration", DURATION, {"months": 1, "days": -1, "nanoseconds": 0}, "have one sign"),
-        ("vector<float, 2>", pa.list_(pa.float64()), [1.0], "has a value that is no vector"),
+        ("vector<float, 2>", pa.list_(pa.float64()), [1.0], "it has 1 elements, and the vector 2"),
+        ("timeuuid", pa.string(), ID, "is of version 15, and a timeuuid of version 1"),
+        ("set<timeuuid>", pa.list_(pa.string()), [ID], "and a timeuuid of version 1"),
+        ("time", pa.int64(), 86_400 * 10**9, "is no number of nanoseconds of a day"),
+        ("frozen<list<time>>", pa.list_(pa.int64()), [-1], "is no number of nanoseconds of a day"),
+        ("float", pa.float64(), 1e300, "1e[+]?300 would be inf"),
+        ("float", pa.int64(), 2**24 + 1, "16777217 would be 16777216"),
+        ("double", pa.int64(), 2**53 + 1, "9007199254740993 would be 9007199254740992"),
+        ("set<double>", pa.list_(pa.int64()), [2**53 + 1], "9007199254740993 would be 9007199254740992"),
+        ("decimal", pa.string(), "1e-3000000000", "has a value that is no decimal"),
+        ("inet", pa.string(), "fe80::1%eth0", "has a zone, which Cassandra does not keep"),
     ],
 )
 def test_a_value_that_the_table_cannot_have_is_a_bad_row_and_the_others_are_written(
@@ -286,6 +321,40 @@ def test_other_types_of_spark_are_written_where_they_fit(tables: Tables) -> None
     assert row.at == datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000), "a part of a millisecond is cut off, not rounded up"
     assert row.clock.nanosecond_time == (3723 * 1_000_000 + 4) * 1000
     assert (row.wait.days, row.wait.nanoseconds) == (2, 3_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("cql", "kind", "values"),
+    [
+        ("uuid", pa.string(), [ID, TIME_ID]),
+        ("date", pa.date32(), [datetime.date(1582, 10, 15), datetime.date(2026, 1, 2)]),
+        ("text", pa.string(), ["", "ä" * 200]),
+        ("smallint", pa.int16(), [-1, 7]),
+        ("decimal", pa.decimal128(38, 18), [Decimal("1.5"), Decimal(-7)]),
+    ],
+)
+def test_vectors_of_any_type_are_read_and_written(tables: Tables, cql: str, kind: pa.DataType, values: list[Any]) -> None:
+    table = tables.make(f"id int primary key, v vector<{cql}, 2>")
+    rows = pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([values], pa.list_(kind))})
+    stage(CassandraSink.of(tables.options(table)), Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    assert read(source_of(tables, table), rows.schema) == rows.to_pylist()
+    assert len(tables.execute(f"select v from {KEYSPACE}.{table}")[0].v) == 2, "the driver reads it too"
+
+
+def test_intervals_before_zero_are_written(tables: Tables) -> None:
+    table = tables.make("id int primary key, v duration")
+    waits = [datetime.timedelta(seconds=-1), datetime.timedelta(days=-2, microseconds=-3), datetime.timedelta(days=1)]
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "v": pa.array(waits, pa.duration("us"))})
+    stage(CassandraSink.of(tables.options(table)), Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    stored = {row.id: (row.v.days, row.v.nanoseconds) for row in tables.execute(f"select * from {KEYSPACE}.{table}")}
+    assert stored == {1: (0, -1_000_000_000), 2: (-2, -3000), 3: (1, 0)}
+
+
+def test_whole_numbers_that_a_double_has_are_written(tables: Tables) -> None:
+    table = tables.make("id int primary key, v double")
+    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([2**60, None], pa.int64())})
+    stage(CassandraSink.of(tables.options(table)), Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    assert sorted(map(tuple, tables.execute(f"select * from {KEYSPACE}.{table}"))) == [(1, 2.0**60), (2, None)]
 
 
 def test_numbers_that_are_none_are_kept(tables: Tables) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 
-from connectors.core import Transient
+from connectors.core import Fatal, Misconfigured, Problem, Transient
+from connectors.core.alignment import AlignmentGroup
 from connectors.core.planning import INITIAL
+from connectors.storage import storage_of
 from connectors.systems.kafka.source import KafkaSource
 
 from .reading import Query
@@ -65,6 +67,16 @@ def test_a_partition_at_its_end_holds_back_the_others_until_it_is_idle() -> None
     assert len(query.values()) == 1 + 6
     assert query.at(topic.name) == {"0": 1, "1": 6}
     assert Query(topic.options(idleTimeout="0s", **DRIFT), query.log).values() == [b"%d" % number for number in range(6, 30)]
+
+
+def test_a_batch_does_not_wait_for_records_that_are_held_back() -> None:
+    topic = Topic(2)
+    minutes(topic, 0, 0, 1)
+    minutes(topic, 1, 0, 30)
+    for least in ("10", "100"):
+        query = Query(topic.options(idleTimeout="1h", minOffsetsPerTrigger=least, **DRIFT))
+        assert len(query.next() or []) == 1 + 6
+    assert not Query(topic.options(minOffsetsPerTrigger="100")).next(), "without alignment it waits"
 
 
 def test_partitions_without_a_record_hold_back_nobody() -> None:
@@ -214,3 +226,43 @@ def test_a_live_source_with_a_long_batch_holds_back_its_group(tmp_path: Path) ->
     slow.planner.close()
     assert len(fast.values()) == 20
     fast.planner.close()
+
+
+def test_a_source_is_dead_by_its_own_idle_time(tmp_path: Path) -> None:
+    """One with a longer time shows less often that it lives."""
+    ahead, behind = Topic(1), Topic(1)
+    minutes(ahead, 0, 40, 60)
+    minutes(behind, 0, 0, 60)
+    slow, fast = Query(group(behind, tmp_path)), Query(group(ahead, tmp_path, idleTimeout="200ms"))
+    slow.planner.latest(INITIAL)
+    for _ in range(4):
+        assert fast.values() == []
+        time.sleep(0.7)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
+    slow.planner.close()
+    assert len(fast.values()) == 20
+    fast.planner.close()
+
+
+@pytest.mark.parametrize("error", [Transient, Misconfigured, Fatal, OSError])
+def test_a_storage_that_refuses_for_a_while_does_not_end_the_signs_of_life(
+    tmp_path: Path, error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = [AlignmentGroup(storage_of(str(tmp_path)), "orders", 0.4) for _ in range(2)]
+    storage: Any = groups[0].storage
+    groups[0].exchange(7)
+    replace, refused = storage.replace, Event()
+
+    def refuse(name: str, content: bytes) -> None:
+        storage.replace = replace
+        refused.set()
+        raise error("s3", [Problem("a", "b")]) if error is Misconfigured else error("no")
+
+    storage.replace = refuse
+    assert refused.wait(10)
+    for _ in range(8):
+        assert groups[1].exchange(None) == [7]
+        time.sleep(0.2)
+    assert "cannot be told that a source lives" in caplog.text
+    for member in groups:
+        member.close()

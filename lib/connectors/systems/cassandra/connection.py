@@ -109,6 +109,7 @@ class CassandraClient:
         """The rows of a short statement about the cluster, as the driver reads them."""
         with self.errors("the system's tables"):
             prepared = self.prepare(statement)
+            prepared.consistency_level = self.driver.ConsistencyLevel.ONE  # each node has tables of its own: no two know them
             return self.page(self.session.execute_async(prepared, parameters, **more)).rows()
 
     def bound(self, prepared: Any, cells: Sequence[Any]) -> Any:
@@ -329,7 +330,7 @@ _POOL: Final[ClientPool[CassandraClient]] = ClientPool(CassandraClient.close)
 """Idle clients of this process."""
 
 
-def datasets_of(values: Values) -> list[Dataset]:
-    """The dataset of the table, of the cluster whose first node ``values`` names."""
+def datasets_of(values: Values, table: str) -> list[Dataset]:
+    """The dataset of ``table``, with its keyspace, of the cluster whose first node ``values`` names."""
     node = values["contactPoints"][0] if values["contactPoints"] else "astra"
-    return [of_server("cassandra", node, f"{values['keyspace']}.{values['table']}", _PORT if values["contactPoints"] else 0)]
+    return [of_server("cassandra", node, table, _PORT if values["contactPoints"] else 0)]

@@ -20,7 +20,7 @@ a user's type                        struct
 ===================================  =====================================================
 
 A column of ``.schema(…)`` may ask for another type that the values have: a ``string`` of anything, a decimal of another
-scale, a ``long`` of a varint.
+scale, a ``long`` of a varint. A ``long`` of a timestamp has its milliseconds, as the sink takes them.
 """
 
 from __future__ import annotations
@@ -123,13 +123,13 @@ class ColumnDecoder:
             return self._cast(self._natural_values(cells))
         except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:
             text = f'a value of the column "{self.name}" ({cql_of(self.kind)}) is no {self.asked}'
-            way_out = "give .schema(…) that fits it; string takes every value"
+            way_out = f"give .schema(…) that fits it; {_WIDEST.get(name_of(self.kind), 'string takes every value')}"
             raise Fatal(f"{text}: {' '.join(str(wrong).split())}", way_out=way_out) from None
 
     def _natural_values(self, cells: Cells) -> pa.Array:
         name = name_of(self.kind)
         if name in _FIXED:
-            return fixed(cells, name)
+            return fixed(cells, "bigint" if types.is_int64(self.natural) else name)
         if name in ("text", "ascii", "blob"):
             return binary(cells, pa.binary() if name == "blob" else pa.string())
         if name in ("uuid", "timeuuid"):
@@ -146,11 +146,12 @@ class ColumnDecoder:
     def _cast(self, values: pa.Array) -> pa.Array:
         if values.type == self.asked:
             return values
-        if types.is_string(self.asked) and (types.is_nested(values.type) or types.is_binary(values.type)):
+        if types.is_string(self.asked) and types.is_nested(values.type):
             return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
         return pc.cast(values, self.asked)
 
 
+_WIDEST: Final = {"timestamp": "long takes every value: milliseconds since 1970", "blob": "binary takes every value"}
 _NESTED: Final = ("list", "set", "map", "tuple", "udt", "vector", "frozen")
 
 
@@ -159,8 +160,31 @@ def _natural(kind: Any, asked: pa.DataType | None) -> pa.DataType:
     name = name_of(kind)
     if asked is not None and name in ("varint", "decimal") and (types.is_decimal(asked) or types.is_string(asked)):
         return asked
-    natural = arrow_type(kind)
-    return asked if asked is not None and types.is_nested(natural) and not types.is_string(asked) else natural
+    if name == "timestamp" and asked is not None and types.is_integer(asked):
+        return pa.int64()
+    return _nested(kind, asked)
+
+
+def _nested(kind: Any, asked: pa.DataType | None) -> pa.DataType:
+    """The Arrow type for a type of the driver, with the decimals inside it as asked for."""
+    name = name_of(kind)
+    if name == "frozen":
+        return _nested(kind.subtypes[0], asked)
+    if asked is not None and types.is_decimal(asked) and name in ("varint", "decimal"):
+        return asked
+    if asked is not None and types.is_list(asked) and name in ("list", "set", "vector"):
+        return pa.list_(_nested(kind.subtype if name == "vector" else kind.subtypes[0], asked.value_type))
+    if asked is not None and types.is_map(asked) and name == "map":
+        return pa.map_(_nested(kind.subtypes[0], asked.key_type), _nested(kind.subtypes[1], asked.item_type))
+    if asked is not None and types.is_struct(asked) and name in ("tuple", "udt"):
+        parts = zip(fields_of(kind), kind.subtypes, strict=True)
+        return pa.struct([(field, _nested(part, _field(asked, field))) for field, part in parts])
+    return arrow_type(kind)
+
+
+def _field(asked: pa.StructType, name: str) -> pa.DataType | None:
+    place = asked.get_field_index(name)
+    return asked.field(place).type if place >= 0 else None
 
 
 def fixed(cells: Cells, name: str) -> pa.Array:
@@ -249,7 +273,8 @@ def decoder(kind: Any) -> Decoder:
             for (field, read), part in zip(fields, _padded(_parts(cell, 0, len(fields)), len(fields)), strict=True)
         }
     if name == "vector":
-        return lambda cell: list(kind.deserialize(cell, 4))
+        element = decoder(kind.subtype)
+        return lambda cell: [element(part) for part in _elements(kind, cell)]
     return _plain_decoder(kind, name)
 
 
@@ -304,6 +329,20 @@ def _parts(cell: bytes, place: int, count: int) -> list[bytes | None]:
         parts.append(cell[place : place + size] if size >= 0 else None)
         place += max(0, size)
     return parts
+
+
+def _elements(kind: Any, cell: bytes) -> list[bytes]:
+    """The values of a vector, each behind its size unless that is the same for all."""
+    from cassandra.marshal import uvint_unpack
+
+    if size := kind.subtype.serial_size():
+        return [cell[place : place + size] for place in range(0, len(cell), size)]
+    elements, place = [], 0
+    while place < len(cell):
+        size, width = uvint_unpack(cell[place:])
+        place += width + size
+        elements.append(cell[place - size : place])
+    return elements
 
 
 def _padded(parts: list[bytes | None], count: int) -> list[bytes | None]:

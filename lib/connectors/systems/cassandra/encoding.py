@@ -22,7 +22,8 @@ Cell = bytes | None | Poison
 
 _DAYS_AT_EPOCH: Final = 1 << 31
 _NULL: Final = struct.pack(">i", -1)
-_WHOLE: Final = {"bigint": 8, "counter": 8, "int": 4, "smallint": 2, "tinyint": 1, "time": 8}
+_WHOLE: Final = {"bigint": 8, "counter": 8, "int": 4, "smallint": 2, "tinyint": 1}
+_DAY: Final = 86_400 * 1_000_000_000
 
 
 def refusal(kind: Any, arrow: pa.DataType) -> str | None:
@@ -90,7 +91,7 @@ class ColumnEncoder:
     def __call__(self, column: pa.Array) -> list[Cell]:
         try:
             return self._by_column(column)
-        except (pa.ArrowException, ValueError, ArithmeticError):
+        except (pa.ArrowException, ValueError, ArithmeticError, struct.error):
             return [cell for row in range(len(column)) for cell in self._of_row(column.slice(row, 1))]
 
     def _of_row(self, value: pa.Array) -> list[Cell]:
@@ -104,10 +105,10 @@ class ColumnEncoder:
 
     def _by_column(self, column: pa.Array) -> list[Cell]:
         name = name_of(self.kind)
-        if name in _WHOLE and not types.is_time64(column.type):
+        if name in _WHOLE:
             return sized(pc.cast(column, f"int{8 * _WHOLE[name]}"), f">i{_WHOLE[name]}")
         if name in ("float", "double"):
-            return sized(pc.cast(column, name, safe=False), ">f4" if name == "float" else ">f8")
+            return sized(_fractions(column, name), ">f4" if name == "float" else ">f8")
         if name == "timestamp":
             return sized(_milliseconds(column), ">i8")
         if name == "date":
@@ -129,6 +130,18 @@ def sized(column: pa.Array, layout: str) -> list[Cell]:
     width = dtype.itemsize
     cells: list[Cell] = [content[place : place + width] for place in range(0, len(content), width)]
     return cells if present is None else [cell if is_value else None for cell, is_value in zip(cells, present, strict=True)]
+
+
+def _fractions(column: pa.Array, name: str) -> pa.Array:
+    """The numbers as ``float`` or ``double``. Raises ``ValueError`` for a whole number that would be another one."""
+    numbers = pc.cast(column, name, safe=False)
+    if types.is_integer(column.type):
+        is_same = pc.equal(pc.cast(numbers, column.type, safe=False), column)
+    else:
+        is_same = pc.or_(pc.invert(pc.is_finite(column)), pc.is_finite(numbers))
+    if pc.all(is_same).as_py() is False:
+        raise ValueError(f"{column[0].as_py()} would be {numbers[0].as_py()}")
+    return numbers
 
 
 def _milliseconds(column: pa.Array) -> pa.Array:
@@ -160,7 +173,7 @@ def encoder(kind: Any) -> Encoder:
             len(pairs), [cell for name, part in pairs for cell in (key(name), value(_not_null(part, "map")))]
         )
     if name == "vector":
-        return lambda values: bytes(kind.serialize(_without_null(values, name), 4))
+        return _vector(kind, encoder(kind.subtype))
     if name in ("tuple", "udt"):
         fields = list(zip(fields_of(kind), map(encoder, kind.subtypes), strict=True))
         return _tuple(fields) if name == "tuple" else _user_type(fields)
@@ -173,6 +186,20 @@ def _collection(count: int, cells: Any) -> bytes:
 
 def _cell(cell: bytes | None) -> bytes:
     return _NULL if cell is None else struct.pack(">i", len(cell)) + cell
+
+
+def _vector(kind: Any, element: Encoder) -> Encoder:
+    from cassandra.marshal import uvint_pack
+
+    is_fixed = kind.subtype.serial_size() is not None
+
+    def encode(values: Sequence[Any]) -> bytes:
+        if len(values) != kind.vector_size:
+            raise ValueError(f"it has {len(values)} elements, and the vector {kind.vector_size}")
+        cells = map(element, _without_null(values, "vector"))
+        return b"".join(cells if is_fixed else (uvint_pack(len(cell)) + cell for cell in cells))
+
+    return encode
 
 
 def _tuple(fields: Sequence[tuple[str, Encoder]]) -> Encoder:
@@ -224,15 +251,19 @@ def _duration(value: Any) -> bytes:
     if isinstance(value, dict):
         months, days, nanoseconds = (int(value.get(name) or 0) for name in ("months", "days", "nanoseconds"))
     else:
-        months, days, nanoseconds = 0, value.days, (value.seconds * 1_000_000 + value.microseconds) * 1000
+        sign, size = -1 if value.days < 0 else 1, abs(value)  # Python has only the days of an interval before zero negative
+        months, days, nanoseconds = 0, sign * size.days, sign * (size.seconds * 1_000_000 + size.microseconds) * 1000
     if len({number > 0 for number in (months, days, nanoseconds) if number}) > 1:
         raise ValueError("the parts of a duration have one sign")
     return bytes(DurationType.serialize(Duration(months, days, nanoseconds), 5))
 
 
 def _time(value: Any) -> bytes:
+    """Nanoseconds of the day. Cassandra takes others too, and no driver can then read the table."""
     if not isinstance(value, int):
         value = ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000_000 + value.microsecond * 1000
+    if not 0 <= value < _DAY:
+        raise ValueError(f"{value} is no number of nanoseconds of a day")
     return struct.pack(">q", value)
 
 
@@ -258,6 +289,32 @@ def _number(layout: str) -> Encoder:
     return encode
 
 
+def _fraction(layout: str) -> Encoder:
+    number = struct.Struct(layout)
+
+    def encode(value: Any) -> bytes:
+        cell = number.pack(value)
+        if isinstance(value, int) and number.unpack(cell)[0] != value:
+            raise ValueError(f"{value} would be {number.unpack(cell)[0]}")
+        return cell
+
+    return encode
+
+
+def _time_id(value: str) -> bytes:
+    cell = uuid.UUID(value).bytes
+    if cell[6] >> 4 != 1:
+        raise ValueError(f"{value} is of version {cell[6] >> 4}, and a timeuuid of version 1")
+    return cell
+
+
+def _inet(value: str) -> bytes:
+    address = ipaddress.ip_address(value)
+    if "%" in value:
+        raise ValueError(f"{value} has a zone, which Cassandra does not keep")
+    return address.packed
+
+
 def _ascii(value: str) -> bytes:
     return value.encode("ascii")
 
@@ -266,8 +323,8 @@ _PLAIN: Final[dict[str, Encoder]] = {
     "ascii": _ascii,
     "text": str.encode,
     "uuid": lambda value: uuid.UUID(value).bytes,
-    "timeuuid": lambda value: uuid.UUID(value).bytes,
-    "inet": lambda value: ipaddress.ip_address(value).packed,
+    "timeuuid": _time_id,
+    "inet": _inet,
     "blob": lambda value: value if isinstance(value, bytes) else value.encode(),
     "boolean": lambda value: b"\x01" if value else b"\x00",
     "varint": _varint,
@@ -281,6 +338,6 @@ _PLAIN: Final[dict[str, Encoder]] = {
     "int": _number(">i"),
     "smallint": _number(">h"),
     "tinyint": _number(">b"),
-    "double": _number(">d"),
-    "float": _number(">f"),
+    "double": _fraction(">d"),
+    "float": _fraction(">f"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,6 +19,7 @@ _ORDERED: Final = (*_NUMBERS, "text", "ascii", "timestamp", "date", "boolean")
 """Types that Spark and Cassandra order alike."""
 _EQUAL_ONLY: Final = ("uuid", "timeuuid")
 """Types whose texts may be written in two ways: Spark compares once more."""
+_LONGEST_KEY: Final = (1 << 16) - 1
 _START, _END = (">", ">="), ("<", "<=")
 
 
@@ -87,7 +89,9 @@ def _of_clustering(filters: Sequence[Pushed]) -> list[Pushed]:
 def _has_counterpart(column: Column, predicate: Predicate) -> bool:
     """True if the values of a filter are values of the column's type, and are compared alike."""
     if column.type in _EQUAL_ONLY:
-        return predicate.operator in ("=", "in") and all(isinstance(value, str) for value in predicate.values)
+        return predicate.operator in ("=", "in") and all(_is_id(column.type, value) for value in predicate.values)
+    if column.kind == "partition_key" and "" in predicate.values:  # Cassandra refuses to look for it
+        return False
     return column.type in _ORDERED and all(_is_of(column.type, value) for value in predicate.values)
 
 
@@ -99,4 +103,14 @@ def _is_of(kind: str, value: Any) -> bool:
         return isinstance(value, datetime.datetime) and value.microsecond % 1000 == 0
     if kind == "date":
         return type(value) is datetime.date
-    return isinstance(value, bool) if kind == "boolean" else isinstance(value, str)
+    if kind == "boolean":
+        return isinstance(value, bool)
+    return isinstance(value, str) and len(value.encode()) <= _LONGEST_KEY and (kind != "ascii" or value.isascii())
+
+
+def _is_id(kind: str, value: Any) -> bool:
+    try:
+        version = uuid.UUID(value).bytes[6] >> 4
+    except (ValueError, AttributeError):  # AttributeError: it is no text
+        return False
+    return kind == "uuid" or version == 1

@@ -58,7 +58,8 @@ class CassandraSink(BatchingSink):
     rows in another order; repartition by the key and sort within partitions where the last one must win.
 
     Counters are added to, not set, and a list that is not frozen has its elements twice after a second write. So both are
-    refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``orderColumn`` in any case.
+    refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``orderColumn`` in any case. A null
+    leaves a counter as it is.
 
     Guarantee: idempotent by the primary key: a replay writes the same values into the same rows.
     """
@@ -114,7 +115,7 @@ class CassandraSink(BatchingSink):
         return f"{place}/{values['keyspace']}.{values['table']}"
 
     def datasets(self) -> Sequence[Dataset]:
-        return datasets_of(self.values)
+        return datasets_of(self.values, f"{self.values['keyspace']}.{self.values['table']}")
 
     def check_target(self, schema: pa.Schema) -> None:
         with shared_client(self.values, knows_replicas=True) as client:

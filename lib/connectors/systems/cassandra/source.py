@@ -48,7 +48,7 @@ from .encoding import encoder
 from .filters import Partition, Pushed, conditions, partitions, pushed
 from .pages import Page
 from .ring import MOST_TASKS, SMALLEST_SPLIT, cut, estimate, ring_of
-from .tables import Extra, Selection, Table, extras, parsed_query, selection
+from .tables import Extra, QueryParser, Selection, Table, extras, parsed_query, selection
 
 _log = logging.getLogger("connectors")
 _WITHOUT_ESTIMATE: Final = 2
@@ -143,6 +143,10 @@ class CassandraSource(Source):
                 text = f'names the column "{unknown[0]}", which {table.name} has not: {", ".join(own)}.'
                 raise Misconfigured(NAME, [Problem(option, text)])
         more = self.extras()
+        if twice := [extra.name for extra in more if extra.name in own]:
+            option = "ttlOf" if twice[0].endswith("_ttl") else "writetimeOf"
+            text = f"makes a column {twice[0]}, and {table.name} has one; select it by query, with another name."
+            raise Misconfigured(NAME, [Problem(option, text)])
         if names is None:
             names = [*(values["columns"] or own), *(extra.name for extra in more)]
         if unknown := [name for name in names if name not in own and name not in {extra.name for extra in more}]:
@@ -167,7 +171,11 @@ class CassandraSource(Source):
         return int(self.values["numPartitions"] or MOST_TASKS)
 
     def datasets(self) -> Sequence[Dataset]:
-        return datasets_of(self.values)
+        values = self.values
+        space, table = values["keyspace"], values["table"]
+        if values["query"] is not None:
+            space, table = QueryParser(values["query"], space).name()
+        return datasets_of(values, f"{space}.{table}")
 
     def enumerator(self) -> RingEnumerator:
         return RingEnumerator(self)

@@ -22,6 +22,8 @@ from .tables import Table, quoted
 
 INSERT, DELETE, STATIC, ADD = "insert", "delete", "static", "add"
 _MOST_TOGETHER: Final = 100
+_NO_TIME: Final = struct.pack(">q", -(1 << 63))
+"""In place of a time of writing, for Cassandra: it refuses a statement that has it."""
 
 Key = tuple[Any, ...]
 
@@ -134,7 +136,7 @@ class Statements:
         return bound[0] if len(bound) == 1 else self.client.batch(bound, counters=self.adds)
 
     def _bound_cells(self, write: Write) -> Sequence[Any]:
-        if not self.values["ignoreNulls"] or write.kind == DELETE:
+        if write.kind == DELETE or not (self.values["ignoreNulls"] or self.adds):  # a counter takes no null
             return write.cells
         return [self._unset if cell is None else cell for cell in write.cells]
 
@@ -178,7 +180,7 @@ class Statements:
             return bad
         key, partition = row[: self.key_size], row[: self.partition_size]
         if not self._has_key or None in key:
-            if None in partition or is_deleted or not self._is_of_partition(row):
+            if None in partition or is_deleted or self.adds or not self._is_of_partition(row):
                 nulls = (name for name, cell in zip(self.table.key, row, strict=False) if cell is None)
                 text = "is null, and a part of the primary key"
                 return Poison(f'the column "{next(nulls, self.table.key[-1])}" {text}')
@@ -214,8 +216,9 @@ class Statements:
         column = rows.column(name)
         if pa.types.is_timestamp(column.type):
             column = pc.cast(column, pa.timestamp("us", column.type.tz))
-        missing = Poison(f'the column "{name}" is null, and the time of writing')
-        return [missing if cell is None else cell for cell in sized(column.cast(pa.int64()), ">i8")]
+        text = f'the column "{name}" is null, and the time of writing'
+        bad: dict[Any, Any] = {None: Poison(text), _NO_TIME: Poison(text.replace("null", "the least long"))}
+        return [bad.get(cell, cell) for cell in sized(column.cast(pa.int64()), ">i8")]
 
     def _texts(self) -> dict[str, str]:
         """The statements by their kinds."""
@@ -226,7 +229,8 @@ class Statements:
         time = "TIMESTAMP ?" if self.is_timed else ""
         using = " AND ".join(part for part in ("TTL ?" if self._ttl else "", time) if part)
         using = f" USING {using}" if using else ""
-        texts = {INSERT: f"{self._insert(self.columns)}{' IF NOT EXISTS' if self.is_conditional else ''}{using}"}
+        using = f" IF NOT EXISTS{using}" if self.is_conditional else using
+        texts = {INSERT: self._insert(self.columns) + using}
         if self.values["deleteColumn"] is not None:
             texts[DELETE] = f"DELETE FROM {name}{f' USING {time}' if time else ''} WHERE {' AND '.join(key)}"
         if self.static:
@@ -274,9 +278,11 @@ def _earlier(time: bytes) -> bytes:
 
 
 def _is_of_partitions(table: Table, schema: pa.Schema) -> bool:
-    """True for rows that have nothing but partition keys and static columns."""
-    return any(name in schema.names for name in table.names("static")) and not any(
-        name in schema.names for name in table.names("clustering", "regular")
+    """True for rows that have nothing but partition keys and static columns, which are no counters."""
+    return (
+        not table.has_counters
+        and any(name in schema.names for name in table.names("static"))
+        and not any(name in schema.names for name in table.names("clustering", "regular"))
     )
 
 

@@ -6,7 +6,7 @@ transaction also carries the ledger entry, so that a new or an older checkpoint 
 
 from __future__ import annotations
 
-from .routed import DeltaSink
+from .routing import DeltaSink
 from .sink import DeltaCommitter
 
 __all__ = ["DeltaCommitter", "DeltaSink"]

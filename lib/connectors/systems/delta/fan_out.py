@@ -10,7 +10,7 @@ from ...core import Batch, Choice, Json, Misconfigured, Options, Problem
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
-from .sink import TablePlace, TransactionMark, known_columns, same_key
+from .sink import TablePlace, TransactionMark, same_key
 from .tables import TABLES, TablesCommitter, TablesSink, append
 from .transaction import Merges
 
@@ -99,7 +99,7 @@ class DeltaTablesCommitter(TablesCommitter):
 
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
         place, mark = self.place(table), self.ledger.transaction(batch)
-        known = known_columns(frame.sparkSession, place)
+        known = self.columns_of(frame.sparkSession, table, batch)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
         types = united_types(declared, known_types)

@@ -30,6 +30,7 @@ from .sink import DeltaCommitter, RecordingCommitter, TablePlace, TableSink, Tra
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 LEDGER: Final = "_batches"
 _SIDE_BY_SIDE: Final = 4
@@ -75,16 +76,33 @@ class TablesCommitter(RecordingCommitter):
         record: Sequence[tuple[Any, ...]],
     ) -> None:
         """Writes each table by its call of ``writes``, and then the ledger, with the rows of ``record``."""
+        batch = self.begin(spark, batch, writes.keys())
+        self.finish(spark, batch, writes, record)
+
+    def begin(self, spark: SparkSession, batch: Batch, tables: Set[str]) -> Batch:
+        """``batch`` without its claim, which the ledger then has, and checks of the ``tables`` that it is to write."""
         if batch.claim is not None:  # before the tables, as what comes before the first batch
             self._record(spark, [], replace(batch, number=batch.number - 1))
         batch = replace(batch, claim=None)
-        if new := writes.keys() - self._asked:
-            self._written = {table for (table,) in self.entries(spark, "table")}
-            self._check_names(self._asked | writes.keys())
-        connector = f"connectors.{self.sink.name}"
-        side_by_side(spark, {name: partial(self._check_history, spark, batch, name) for name in new}, connector)
-        self._asked |= writes.keys()
-        side_by_side(spark, {name: partial(write, batch) for name, write in writes.items()}, connector)
+        if new := tables - self._asked:
+            self._written |= self.recorded_tables(spark)
+            self._check_names(self._asked | tables)
+        checks = {name: partial(self._check_history, spark, batch, name) for name in new}
+        side_by_side(spark, checks, f"connectors.{self.sink.name}")
+        self._asked |= tables
+        return batch
+
+    def finish(
+        self,
+        spark: SparkSession,
+        batch: Batch,
+        writes: Mapping[str, Callable[[Batch], None]],
+        record: Sequence[tuple[Any, ...]],
+    ) -> None:
+        """Writes the tables of a ``batch`` that has begun, and then the ledger."""
+        calls = {name: partial(write, batch) for name, write in writes.items()}
+        side_by_side(spark, calls, f"connectors.{self.sink.name}")
+        self._written |= writes.keys()
         self._record(spark, record, batch)
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
@@ -111,6 +129,23 @@ class TablesCommitter(RecordingCommitter):
             return TablePlace(f"{str(path).rstrip('/')}/{name}", is_path=True)
         return TablePlace(f"{self.sink.values['schema']}.{quoted(name)}", is_path=False)
 
+    def columns_of(self, spark: SparkSession, table: str, batch: Batch) -> StructType | None:
+        """The columns of ``table``; ``None`` if it is new.
+
+        Raises :class:`CommitRefused` for a table of earlier batches that is gone: another in its place would lack their rows.
+        """
+        columns = known_columns(spark, self.place(table))
+        if columns is None and table in self._written and self.needs_rows:
+            raise CommitRefused(
+                f"the table {table} is gone from {self.sink.target()}, and batch {batch.number} has only what came since",
+                way_out="restore the table, or begin in another place, where all of it is read",
+            )
+        return columns
+
+    def recorded_tables(self, spark: SparkSession) -> Set[str]:
+        """The tables that the ledger knows."""
+        return {table for (table,) in self.entries(spark, "table")}
+
     def entries(self, spark: SparkSession, *columns: str) -> list[tuple[Any, ...]]:
         """The values of ``columns`` in the ledger, each once."""
         place = self.in_target(LEDGER)
@@ -135,25 +170,27 @@ class TablesCommitter(RecordingCommitter):
     def _check_history(self, spark: SparkSession, batch: Batch, table: str) -> None:
         """Raises :class:`CommitRefused` where Delta would skip ``batch`` for another that the table has, or has had.
 
-        It does so, too, for a table that is gone: another in its place would be without the rows until now.
+        It does so, too, for a table that is gone.
         """
-        if table in self._written and self.needs_rows and known_columns(spark, self.place(table)) is None:
-            raise CommitRefused(
-                f"the table {table} is gone from {self.sink.target()}, and batch {batch.number} has only what came since",
-                way_out="restore the table, or begin in another place, where all of it is read",
-            )
+        if table in self._written:
+            self.columns_of(spark, table, batch)
         for log in self.logs_of(spark, table):
             if last := log.last(batch.query):
                 decide(batch.sink_id, batch.query, batch.number, last, frozenset(), _MISSING_BATCHES)
+
+
+def create(rows: DataFrame, place: TablePlace, **options: str) -> None:
+    """Makes the table at ``place`` with the columns of ``rows`` and no row, unless it exists."""
+    writer = rows.sparkSession.createDataFrame([], rows.schema).write.format("delta").mode("ignore").options(**options)
+    writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
 
 
 def append(
     rows: DataFrame, place: TablePlace, mark: TransactionMark, *, is_new: bool, mode: str = "append", **options: str
 ) -> None:
     """Writes ``rows`` to the table at ``place``, in the transaction that ``mark`` tells from others."""
-    if is_new and not place.is_path:
-        nothing = rows.sparkSession.createDataFrame([], rows.schema)  # a transaction that creates takes no metadata
-        nothing.write.format("delta").mode("ignore").options(**options).saveAsTable(place.location)
+    if is_new and not place.is_path:  # a transaction that creates takes no metadata
+        create(rows, place, **options)
     writer = rows.write.format("delta").mode(mode).options(**options)
     writer = writer.option("txnAppId", mark.app).option("txnVersion", str(mark.version))
     writer = writer.option("userMetadata", mark.metadata)

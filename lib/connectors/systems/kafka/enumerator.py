@@ -68,9 +68,12 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._publish(at)
         before = KafkaPosition.of(at)
         begins = self._begins(before, head)
-        ends = self._ends(begins, head)
+        available = self._ends(begins, head)
+        alignment = self._alignment
+        ends = available if alignment is None else alignment.ends(self.cluster, begins, available, head)
         backlog = {partition_name(partition): ends[partition] - begin for partition, begin in begins.items()}
-        if self._waits_for_more(sum(backlog.values()), head):
+        # A batch that others hold back has what they allow: they may wait for it.
+        if self._waits_for_more(sum(backlog.values()), at_once=head.frozen or ends != available):
             return at
         shares = fair_shares(limit.rows, backlog)
         after = {partition: begin + shares[partition_name(partition)] for partition, begin in begins.items()}
@@ -168,17 +171,14 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     # ---- how far a batch may go
 
     def _ends(self, begins: Mapping[Partition, int], head: KafkaHead) -> dict[Partition, int]:
-        """The offsets at which the next batch may end in each partition, without the read limit."""
+        """The offsets at which the next batch may end in each partition, without the read limit and alignment."""
         ends = dict(head.last)
         if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
             if bound.offsets is not None and not self.source.streaming:
                 self._check_stops(stops, begins, head)
             ends = {partition: min(last, stops.get(partition, 0)) for partition, last in ends.items()}
-        ends = {partition: max(ends[partition], begin) for partition, begin in begins.items()}
-        if self._alignment is None:
-            return ends
-        return self._alignment.ends(self.cluster, begins, ends, head)
+        return {partition: max(ends[partition], begin) for partition, begin in begins.items()}
 
     def _stops(self, bound: QueryBound, head: KafkaHead) -> dict[Partition, int]:
         """The ends of the query in the partitions that the user named; it does not read later partitions."""
@@ -204,10 +204,10 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
                 text = f"the batch is to end at offset {stop}, but it begins at {begin}, and the partition ends at {last}"
                 self._report_loss(partition_name(partition), text)
 
-    def _waits_for_more(self, offsets: int, head: KafkaHead) -> bool:
+    def _waits_for_more(self, offsets: int, *, at_once: bool) -> bool:
         """True while there are fewer offsets than ``minOffsetsPerTrigger``, but for at most ``maxTriggerDelay``."""
         least = self.values["minOffsetsPerTrigger"]
-        if least is None or head.frozen or offsets >= least or not offsets:
+        if least is None or at_once or offsets >= least or not offsets:
             self._waiting_since = None
             return False
         now = machine.monotonic()
