@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ....ground import machine
-from ....ground.errors import ConnectorError
+from ....ground.errors import ConnectorError, Fatal
 from ..column_types import family, is_json
 from ..connection import Connection
 from .base import Column, Dialect, Table, row_bytes
@@ -110,6 +110,17 @@ class DuckDb(Dialect):
         escaped = "true" if pa.types.is_map(staged) else f"contains({expression}, '\\')"
         return f"CASE WHEN {escaped} THEN CAST({of_json} AS {sql}) ELSE CAST({expression} AS {sql}) END"
 
+    def parameter(self, kind: pa.DataType) -> str:
+        """As in the base class. A list, struct or map is one also inside the statement, though it is staged as JSON."""
+        if not is_json(kind):
+            return self.placeholder
+        if pa.types.is_list(kind) and family(kind.value_type) == "binary":
+            return self._nested(self.placeholder, kind, "BLOB[]")
+        if _has_binary(kind):
+            raise Fatal(f"a value of the type {kind} has binary values, which only a list of them may have; give them as text")
+        (sql,) = self.module("duckdb").from_arrow(pa.schema([("v", kind)]).empty_table()).types
+        return f"CAST(CAST({self.placeholder} AS JSON) AS {sql})"
+
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
         batches = (rows.get_batch(number) for number in range(rows.num_record_batches))
         connection.raw.register("connectors_file", pa.RecordBatchReader.from_batches(rows.schema, batches))
@@ -170,6 +181,10 @@ def _read_as(sql: str) -> pa.DataType | None:
         item = None if sql[:-2] in _WIDER else _read_as(sql[:-2])
         return None if item is None else pa.list_(item)
     return _arrow(_WIDER.get(sql, sql))
+
+
+def _has_binary(kind: pa.DataType) -> bool:
+    return family(kind) == "binary" or any(_has_binary(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def _is_nested(sql: str) -> bool:
