@@ -206,6 +206,19 @@ def test_fields_of_parents_are_percent_encoded_in_paths(service: ApiService, tab
     assert {"id": f"{table}-1"} in rows
 
 
+@pytest.mark.parametrize("value", ["", ".", ".."])
+def test_children_of_a_parent_whose_field_makes_another_place_are_not_requested(
+    service: ApiService, table: str, value: str
+) -> None:
+    service.add(table, [{"id": value, "name": "x", "updated_at": ""}])
+    child = {"name": "items", "path": f"page/{table}/{{id}}", "ignore": [404]}
+    config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
+    with pytest.raises(Fatal, match=r'has "\.*" as its "id"[\s\S]*config\.resources\.items\.path'):
+        read(config, resource="items")
+    child["path"] = f"page/{table}?of={{id}}"
+    assert read(config, pa.schema([("id", pa.string())]), resource="items") == [{"id": value}]
+
+
 def test_the_columns_are_those_of_the_records(service: ApiService, table: str) -> None:
     first = {"id": 1, "price": 1.5, "tags": ["a"], "address": {"zip": "1"}, "mixed": 1, "nothing": None, "is_new": True}
     service.add(table, [first, {"id": 2, "mixed": {"a": 1}, "odd name": "x"}])

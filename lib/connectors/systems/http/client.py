@@ -62,6 +62,8 @@ _LOGINS: Final[Mapping[str, Options]] = {
     ),
 }
 RETRY_STATUSES: Final = "408,425,429,500-599"
+NO_STEPS: Final = ("", ".", "..")
+"""Values that make another place of a path: the whole of which a record is a part, or one above it."""
 _LOGIN_STATUSES: Final = (401, 403, 407)
 _MESSAGE: Final = 500
 _REDIRECTS: Final = 5
@@ -156,8 +158,9 @@ class HttpClient:
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         """The answer, whatever its status. Raises ``Transient`` if there is none."""
         is_home = origin(url) == self._home
-        if is_home:
-            headers = {**self._headers, **headers}
+        if is_home:  # the user's own Content-Type or Accept is the only one
+            own = {name.lower() for name in self._headers}
+            headers = {**self._headers, **{name: value for name, value in headers.items() if name.lower() not in own}}
         if not is_home or self._login is None:
             return self._answer(method, url, headers, body)
         login = self._login()
