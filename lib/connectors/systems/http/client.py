@@ -6,6 +6,7 @@ Urllib3 does connections, TLS and redirects, authlib the OAuth tokens. This modu
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -118,10 +119,11 @@ def statuses(text: str) -> frozenset[int]:
     """The statuses in a list such as ``200-299,304``. Raises ``ValueError`` with a phrase that continues "must be"."""
     numbers: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
+        match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", part.strip(), re.ASCII)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if first > last:
             raise ValueError("statuses such as 200-299,304")
-        numbers.update(range(int(first), int(last or first) + 1))
+        numbers.update(range(int(first), int(last) + 1))
     return frozenset(numbers)
 
 
