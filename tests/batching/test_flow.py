@@ -348,6 +348,26 @@ def test_what_follows_a_failed_entry_of_its_key_is_sent_again_after_it() -> None
     assert flow.counts.acknowledged == 3
 
 
+def test_what_is_bad_only_because_an_entry_before_it_of_its_key_failed_is_sent_again_with_it() -> None:
+    """As the update of a document whose creation, in the same request, came when the target was busy."""
+
+    def answer(number: int, entries: list[tuple[str, int]]) -> Answer:
+        def refuse(entry: tuple[str, int]) -> Exception | None:
+            if entry == ("a", 1) and number == 0:
+                return Throttled("slower")
+            is_made = entry[1] == 1 or ("a", 1) in simulation.applied or (entries[0] == ("a", 1) and number)
+            return Poison("no such document") if not is_made or entry == ("a", 3) else None
+
+        return Answer(refuse=refuse)
+
+    simulation = Simulation(answer, key=lambda entry: entry[0])
+    flow = simulation.run([(0.0, [("a", 1), ("b", 1), ("a", 2), ("a", 3)])])
+    assert simulation.sent[1].entries == [("a", 1), ("a", 2), ("a", 3)]
+    assert simulation.applied == [("b", 1), ("a", 1), ("a", 2)]
+    assert [row["entry"] for row, _ in simulation.rejected] == [repr(("a", 3))]
+    assert (flow.counts.acknowledged, flow.counts.rejected) == (3, 1)
+
+
 def test_a_request_that_was_given_up_keeps_its_keys_until_its_call_returns() -> None:
     simulation = Simulation(lambda number, entries: Answer(100.0 if number == 0 else 1.0), key=lambda entry: entry[0])
     flow = simulation.run([(0.0, [("a", 1)]), (70.0, [("a", 2)])])

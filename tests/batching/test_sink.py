@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.batching import BatchingWriter, Failure, Throttled
+from connectors.batching.pieces import Piece
 from connectors.core import Batch, Fatal, Guarantee, Misconfigured, Poison, Transient
 from connectors.core.writing import stage
 from connectors.ground.retry import RetryObserver, observed_retries
@@ -281,3 +283,72 @@ def test_the_client_of_a_writer_is_closed_after_the_last_request_that_is_under_w
     writer.close()
     assert answered.is_set()
     assert closed.is_set()
+
+
+def raising(error: BaseException) -> Any:
+    def method(*arguments: Any) -> Any:
+        raise error
+
+    return method
+
+
+def fails_for_good(writer: Writer, error: type[Exception]) -> None:
+    """The error comes from the first call that can tell it, and from every later one."""
+    with contextlib.suppress(error):
+        writer.put(*range(20))
+    for _ in range(3):
+        with pytest.raises(error):
+            writer.prepare()
+    closing(writer)
+
+
+def refuse_one(entries: list[int]) -> list[Failure]:
+    return [(1, Poison("odd"))] if entries[0] == 0 else []
+
+
+def test_bad_rows_that_could_not_be_set_aside_are_never_committed() -> None:
+    fails_for_good(Writer(refuse_one), Poison)
+    writer = Writer(refuse_one, errors="skip")
+    full = iter([OSError("no space")])
+    writer._sending._set_aside = lambda row, error: raising(next(full))()
+    fails_for_good(writer, OSError)
+
+
+def test_entries_whose_answer_cannot_be_handled_are_never_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Piece, "row", raising(OverflowError("no such row")))
+    fails_for_good(Writer(refuse_one, errors="skip"), OverflowError)
+
+
+@pytest.mark.parametrize("failure", [(7, Poison("odd")), (-1, Poison("odd")), (1, None)])
+def test_a_failure_of_no_entry_or_without_an_error_is_no_success(failure: Any) -> None:
+    fails_for_good(Writer(lambda entries: [failure]), ValueError)
+
+
+def test_rows_that_did_not_become_entries_are_never_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer(lambda entries: [])
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "sizes", raising(OSError("a bug")))
+        with pytest.raises(OSError, match="a bug"):
+            writer.put(1)
+    fails_for_good(writer, OSError)
+
+
+def test_a_task_without_threads_fails_and_does_not_hang() -> None:
+    writer = Writer(lambda entries: [], **{"batch.maxTime": "20ms", "request.timeout": "1s"})
+    writer._sending._threads.submit = raising(RuntimeError("can't start new thread"))  # type: ignore[method-assign]
+    writer.put(1)
+    threading.Event().wait(0.1)  # the thread that keeps the time is the first to send
+    writing = threading.Thread(target=fails_for_good, args=(writer, RuntimeError), daemon=True)
+    writing.start()
+    writing.join(20)
+    assert not writing.is_alive()
+
+
+def test_a_bad_row_with_a_time_that_python_lacks_is_a_bad_row() -> None:
+    writer = Writer(lambda entries: [(1, Poison("odd"))], errors="skip")
+    far = pa.array([2**60, 2**60], pa.timestamp("us"))
+    writer.write(pa.RecordBatch.from_arrays([pa.array([1, 2]), far], ["id", "at"]))
+    assert writer.prepare().rows == 1
+    assert writer.rejects is not None
+    assert writer.rejects.count == 1
+    closing(writer)

@@ -121,6 +121,13 @@ def spark_timestamp() -> Any:
         ("#empty", CONTRACT, "states nothing about rows"),
         ("", "id: [", "is no YAML"),
         ("", "orders: 1", "is no data contract"),
+        ("", "schema: [{name: a, properties: [{name: id, required: true, required: false}]}]", '"required" more than once'),
+        (
+            "",
+            "schema: [{name: a, quality: [{metric: rowCount, mustBe: 5}, {metric: rowCount, mustBe: 5, unit: rows}], "
+            "properties: [{name: id, unique: true, quality: [{metric: duplicateValues, mustBe: 0}], quality: []}]}]",
+            'an object has "quality" more than once',
+        ),
         ("", None, 'shop.yaml" cannot be read'),
         ("", "schema: [{name: a, properties: {id: {required: true}}}]", "is no data contract .* must be lists of objects"),
         ("", "schema: [{name: a, properties: [{required: true}]}]", "is no data contract .*KeyError: 'name'"),
@@ -135,3 +142,9 @@ def test_what_is_wrong_with_a_contract_is_told(tmp_path: Path, place: str, text:
         path.write_text(text)
     with pytest.raises(Misconfigured, match=message):
         quality.rules(f"{path}{place}")
+
+
+def test_objects_of_a_contract_may_merge_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "shop.yaml"
+    path.write_text("base: &base {required: true}\nschema: [{name: a, properties: [{<<: *base, name: id}]}]")
+    assert quality.rules(str(path)).row_checks == ("not_null(id)",)

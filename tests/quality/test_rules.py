@@ -54,8 +54,13 @@ def test_rules_of_several_tables_are_the_checks_of_each(tmp_path: Path) -> None:
         ('[{"not_null": "id"}]', 'the file .* cannot be read.*Give rules by table as JSON'),
         ('{"orders": {"not_null": "id"}}', "must be an object with a list of rules for each table"),
         ('{"orders": [{"not_nul": "id"}], "*": [1]}', r'orders: rule 1, .*"not_nul" is no rule(.|\n)*\*: rule 1, 1: must be'),
-        ('{"orders": []}', "checks +is empty"),
+        ('{"orders": []}', "checks +orders: is empty"),
         ("{", "is no JSON"),
+        ('{"a": [{"not_null": "id"}], "a": [{"unique": "id"}]}', 'an object has "a" more than once'),
+        (
+            '{"a": [{"not_null": "id"}, {"not_null": "id"}], "b": []}',
+            r"not_null\(id\) +a: is given 2 times(.|\n)*checks +b: is empty",
+        ),
     ],
 )
 def test_what_is_wrong_with_rules_of_tables_is_told(source: str, text: str) -> None:
@@ -68,6 +73,12 @@ def test_what_is_wrong_with_rules_of_tables_is_told(source: str, text: str) -> N
     [
         ("rules/missing.json", 'the file "rules/missing.json" cannot be read'),
         ('[{"not_null": "id"}', "is no JSON"),
+        ('[{"not_null": "id", "not_null": "n"}]', 'an object has "not_null" more than once'),
+        ('[{"between": {"column": "n", "low": 0, "low": 5}}]', 'an object has "low" more than once'),
+        (
+            '[{"expression": {"sql": "a > 0", "name": "x"}}, {"expression": {"sql": "b > 0", "name": "x"}}]',
+            "x +is given 2 times",
+        ),
         ("[]", "must be a list of at least one rule"),
         ('[{"not_nul": "id"}]', 'rule 1, {"not_nul": "id"}: "not_nul" is no rule; there are between'),
         ('[{"not_null": "id"}, "id"]', 'rule 2, "id": must be an object with one name'),

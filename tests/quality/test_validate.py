@@ -242,3 +242,9 @@ def test_several_verdicts_are_one_table_or_one_error(spark: SparkSession, bad: D
     assert failure.value.output == "orders, sums"
     assert failure.value.failing["sums: two is three"] == [{"claim": "two is three", "holds": False}]
     assert "orders: 3 of 4 checks failed" in str(failure.value)
+
+
+def test_the_name_of_the_count_that_every_verdict_has_belongs_to_no_other_check(bad: DataFrame) -> None:
+    checks = quality.Checks([quality.expression("n > 1000", name="row_count(min=1)")])
+    with pytest.raises(Misconfigured, match=r"row_count\(min=1\) +is given 2 times"):
+        checks.validate(bad)

@@ -67,9 +67,7 @@ def batching_options(
                 None, at_least=1, above="batch.maxRecords", meaning="rows of a task in memory; default: 10 x batch.maxRecords"
             ),
             "request.timeout": Duration(30.0, at_least="1ms", meaning="of one request"),
-            "request.onTimeout": Choice(
-                "retry", among=("retry", "fail"), meaning="what a request without an answer does"
-            ),
+            "request.onTimeout": Choice("retry", among=("retry", "fail"), meaning="what a request without an answer does"),
         }
     )
 
@@ -431,13 +429,16 @@ class Flow:
 
 
 def _with_followers(request: Request, failures: dict[int, BaseException]) -> dict[int, BaseException]:
-    """``failures``, and the later entries with the key of one that is sent again: they must arrive last again."""
+    """``failures``, and the later entries with the key of one that is sent again: they must arrive last again.
+
+    So are those that are refused for good, perhaps only because that one was not there.
+    """
     followed, keys = dict(failures), {}
     for place, key in enumerate(request.keys()):
         error = failures.get(place)
         if isinstance(error, Transient):
             keys[key] = error
-        elif error is None and key in keys:
+        elif key in keys and (error is None or isinstance(error, Poison)):
             followed[place] = keys[key]
     return followed
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..core.dead_letters import row_at
+
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
@@ -105,8 +107,7 @@ class Piece:
 
     def row(self, place: int) -> dict[str, Any]:
         """The row from which the entry at ``place`` was made."""
-        rows: list[dict[str, Any]] = self.chunk.rows.slice(self.chunk.index[self.first + place], 1).to_pylist()
-        return rows[0]
+        return row_at(self.chunk.rows, self.chunk.index[self.first + place])
 
     def _before(self) -> int:
         return self.chunk.ends[self.first - 1] if self.first else 0

@@ -7,8 +7,9 @@ that changes the flow also starts the requests that have become due. It holds on
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -45,7 +46,7 @@ class Sending:
     def put(self, chunk: Chunk) -> None:
         """Takes entries; waits while there is no room. Raises the error that has stopped the sending."""
         rest = Piece(chunk, 0, len(chunk.entries))
-        with self._changed:
+        with self._changed, self.ends_with_errors():
             self._surface()
             while len(rest):
                 if room := self.flow.room():
@@ -58,7 +59,7 @@ class Sending:
 
     def finish(self) -> None:
         """Sends all waiting entries; returns when every entry was taken or set aside. Raises the error that prevents it."""
-        with self._changed:
+        with self._changed, self.ends_with_errors():
             self.flow.drain()
             self._pump()
             while not (self.flow.done() or self.flow.error):
@@ -77,6 +78,17 @@ class Sending:
             self._changed.notify_all()
         self._threads.shutdown()
         self._timer.join()
+
+    @contextlib.contextmanager
+    def ends_with_errors(self) -> Iterator[None]:
+        """Inside, any error stops the flow for good: the entries behind it may be neither waiting nor counted."""
+        try:
+            yield
+        except BaseException as error:
+            with self._changed:
+                self.flow.stop(error)
+                self._changed.notify_all()
+            raise
 
     def _surface(self) -> None:
         for row, error in self.flow.rejected():
@@ -114,10 +126,10 @@ class Sending:
         failures: list[Failure] = []
         error: BaseException | None = None
         try:
-            failures = list(self._call(request.entries()))
+            failures = _checked(self._call(request.entries()), request.records)
         except BaseException as raised:  # every error must reach the task's thread
             error = raised
-        with self._changed:
+        with self._changed, self.ends_with_errors():
             if error is not None:
                 self.flow.refused(request, error)
             else:
@@ -127,10 +139,23 @@ class Sending:
     def _keep_time(self) -> None:
         with self._changed:
             while not self._closed:
-                moment = self.flow.wakes_at()  # first: whatever becomes due after it is either started now or waited for
-                expired = self.flow.expire()
-                if not self._pump() and not expired:
-                    self._changed.wait(None if moment is None else max(0.0, moment - machine.monotonic()))
+                with contextlib.suppress(Exception), self.ends_with_errors():  # the task's thread raises them
+                    self._wait()
+
+    def _wait(self) -> None:
+        moment = self.flow.wakes_at()  # first: whatever becomes due after it is either started now or waited for
+        expired = self.flow.expire()
+        if not self._pump() and not expired:
+            self._changed.wait(None if moment is None else max(0.0, moment - machine.monotonic()))
+
+
+def _checked(failures: Iterable[Failure], records: int) -> list[Failure]:
+    """``failures`` of a request; raises ``ValueError`` for one that would count an entry as taken which is not."""
+    checked = list(failures)
+    for place, error in checked:
+        if not (0 <= place < records and isinstance(error, BaseException)):
+            raise ValueError(f"send() must give an index below {records} and an error; got {place!r}, {error!r}")
+    return checked
 
 
 class BatchingSink(Sink):
@@ -200,15 +225,9 @@ class BatchingWriter(SinkWriter):
         return {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        entries = self.entries(batch)
-        index: Sequence[int] | None = None
-        if any(isinstance(entry, Poison) for entry in entries):
-            index = [place for place, entry in enumerate(entries) if self._is_good(batch, place, entry)]
-            entries = [entries[place] for place in index]
-        if not entries:
-            return
-        chunk = self._chunk(batch, entries, self.sizes(entries), index)
-        self._sending.put(chunk)
+        with self._sending.ends_with_errors():
+            if chunk := self._chunk_of(batch):
+                self._sending.put(chunk)
 
     def prepare(self) -> Committable:
         self._sending.finish()
@@ -218,6 +237,15 @@ class BatchingWriter(SinkWriter):
         self._sending.close()
         if self.client is not None:
             self.client.close()
+
+    def _chunk_of(self, batch: pa.RecordBatch) -> Chunk | None:
+        """The entries of the rows that may be sent; ``None`` if there are none. The others are rejected."""
+        entries = self.entries(batch)
+        index: Sequence[int] | None = None
+        if any(isinstance(entry, Poison) for entry in entries):
+            index = [place for place, entry in enumerate(entries) if self._is_good(batch, place, entry)]
+            entries = [entries[place] for place in index]
+        return self._chunk(batch, entries, self.sizes(entries), index) if entries else None
 
     def _chunk(
         self, batch: pa.RecordBatch, entries: Sequence[Any], sizes: Sequence[int], index: Sequence[int] | None

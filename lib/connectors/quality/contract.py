@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,10 +57,10 @@ def contract(source: str) -> Contract:
     path, _, name = source.partition("#")
     yaml = client_library("yaml", "pyyaml", connector="quality.rules", option="checks")
     try:
-        content = yaml.safe_load(Path(path).read_text())
+        content = yaml.load(Path(path).read_text(), _loader(yaml))
     except OSError as unreadable:
         raise _wrong(f'the file "{path}" cannot be read: {unreadable.strerror}.') from None
-    except yaml.YAMLError as wrong:
+    except (yaml.YAMLError, ValueError) as wrong:
         raise _wrong(f"{path} is no YAML: {' '.join(str(wrong).split())}") from None
     schemas = content.get("schema") if isinstance(content, dict) else None
     if not isinstance(schemas, list) or not all(isinstance(schema, dict) and "name" in schema for schema in schemas):
@@ -79,6 +80,23 @@ def contract(source: str) -> Contract:
     if not found.checks:
         raise _wrong(f"{path} states nothing about rows: no type, no range, nothing required or unique.")
     return found
+
+
+def refuse_repeated(names: Sequence[str]) -> None:
+    """Raises ``ValueError`` if an object has one of the ``names`` twice: the last would hide the others."""
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ValueError(f'an object has "{repeated[0]}" more than once, and the last would hide the others; keep one')
+
+
+def _loader(yaml: Any) -> Any:
+    """A loader of plain values that refuses a name which an object has twice."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            refuse_repeated([str(name.value) for name, _ in node.value])
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def _read_schema(schema: Mapping[str, Any], found: Contract) -> None:

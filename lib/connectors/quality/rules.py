@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ..ground.errors import Misconfigured, Problem
 from .check import Check
-from .contract import contract
+from .contract import contract, refuse_repeated
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
 from .suite import Checks
 
@@ -52,19 +52,31 @@ def rules_by_table(source: str) -> dict[str, Checks]:
         text = 'must be an object with a list of rules for each table, such as {"orders": [{"not_null": "id"}]}'
         raise Misconfigured("quality.rules_by_table", [Problem("checks", text)])
     checks = {table: _checks(listed, f"{table}: ", problems) for table, listed in tables.items()}
+    by_table: dict[str, Checks] = {}
+    for table, of_table in checks.items():
+        try:
+            by_table[table] = Checks(of_table)
+        except Misconfigured as wrong:
+            problems += [Problem(problem.option, f"{table}: {problem.text}") for problem in wrong.problems]
     if problems:
         raise Misconfigured("quality.rules_by_table", problems)
-    return {table: Checks(of_table) for table, of_table in checks.items()}
+    return by_table
 
 
 def _json(source: str, begin: str, what: str) -> Any:
     try:
-        return json.loads(source if source.lstrip().startswith(begin) else Path(source).read_text())
+        text = source if source.lstrip().startswith(begin) else Path(source).read_text()
+        return json.loads(text, object_pairs_hook=_object)
     except OSError as unreadable:
         problem = f'the file "{source}" cannot be read: {unreadable.strerror}. Give {what} as JSON, or its file.'
     except ValueError as wrong:
         problem = f"is no JSON: {wrong}"
     raise Misconfigured("quality.rules", [Problem("checks", problem)])
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_repeated([name for name, _ in pairs])
+    return dict(pairs)
 
 
 def _checks(listed: Sequence[Any], place: str, problems: list[Problem]) -> list[Check]:

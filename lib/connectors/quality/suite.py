@@ -144,6 +144,7 @@ class Checks:
         checks = self.checks
         if not any(isinstance(check, RowCount) for check in checks):
             checks = (RowCount("row_count(min=1)"), *checks)
+            _refuse(_problems(checks))
         with _cached(df):
             result = judge(df, checks, name)
             return announce(Report(name, _outcomes(df, checks, result), result))

@@ -121,6 +121,33 @@ def test_versions_hold_for_the_operations_of_whole_documents(server: OpenSearchS
             write(server.url, index, [{"op": operation, "id": 1, "v": 9}], **options)
 
 
+@pytest.mark.parametrize("old", [-1, datetime.datetime(1969, 12, 31, tzinfo=UTC)])
+def test_a_version_that_no_server_takes_is_a_bad_row_and_others_arrive(
+    server: OpenSearchServer, index: str, old: Any
+) -> None:
+    newer = 0 if old == -1 else datetime.datetime(1970, 1, 1, tzinfo=UTC)
+    rows = [{"id": 1, "v": newer}, {"id": 2, "v": old}]
+    options = {"idColumn": "id", "orderColumn": "v"}
+    staged = write(server.url, index, rows, **options, errors="skip")
+    assert (staged.rows, staged.rejected, list(server.documents(index))) == (1, 1, ["1"])
+    with pytest.raises(Poison, match='the column "v" must be 0 or more, or a time from 1970 on; as a number it is -'):
+        write(server.url, index, rows, **options)
+
+
+def test_of_rows_with_one_version_the_first_stays(server: OpenSearchServer, index: str) -> None:
+    rows = [{"id": 1, "v": 5, "gone": False}, {"id": 1, "v": 5, "gone": True}]
+    staged = write(server.url, index, rows, idColumn="id", orderColumn="v", deleteColumn="gone")
+    assert (staged.data, server.documents(index)) == ({"stale": 1}, {"1": {"id": 1, "v": 5}})
+
+
+def test_bytes_that_are_no_text_are_no_id(server: OpenSearchServer, index: str) -> None:
+    rows = [{"id": "ä".encode(), "n": 1}, {"id": b"\xff", "n": 2}]
+    assert write(server.url, index, rows, idColumn="id", errors="skip").rejected == 1
+    assert list(server.documents(index)) == ["ä"]
+    with pytest.raises(Poison, match=r"""the column "id" must be text in UTF-8; it is b'\\xff'"""):
+        write(server.url, index, rows, idColumn="id")
+
+
 def test_delete_column_deletes_and_is_not_written(server: OpenSearchServer, index: str) -> None:
     write(server.url, index, ROWS[:3], idColumn="id")
     rows = [

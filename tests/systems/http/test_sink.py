@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import json
+import re
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -190,11 +192,18 @@ def test_headers_go_with_each_request_and_not_to_another_host(target: RequestsCo
         ({"url": "http://host/{id}", "body": "json"}, ["url has a column, and the rows of a request of body=json go to one"]),
         ({"url": "http://host/{}"}, ["url must be text with columns in braces"]),
         ({"idempotencyHeader": "a b"}, ["idempotencyHeader must be the name of a header"]),
+        (
+            {"idempotencyHeader": "Key", "idColumn": "id", "headers": '{"key": "1"}'},
+            ["idempotencyHeader is given by headers too, the same for all rows"],
+        ),
         ({"idempotencyHeader": "Key", "body": "json"}, ["idempotencyHeader has no use without body=row"]),
         ({"idColumn": "id"}, ["idColumn has no use without idempotencyHeader."]),
         ({"method": "DELETE", "body": "json"}, ["body has no use with method=DELETE"]),
         ({"batch.maxRecords": "5"}, ["batch.maxRecords has no use with body=row"]),
         ({"retryStatuses": "5xx"}, ['retryStatuses must be statuses such as 200-299,304; got "5xx".']),
+        ({"retryStatuses": "²"}, ['retryStatuses must be statuses such as 200-299,304; got "²".']),
+        ({"successStatuses": "299-200"}, ['successStatuses must be statuses such as 200-299,304; got "299-200".']),
+        ({"successStatuses": "200-29999999999"}, ["successStatuses must be statuses such as 200-299,304"]),
         ({"headers": '{"a": "b\\nc"}'}, ["headers must have no line breaks"]),
         ({"clientKey": "k.pem"}, ["clientCert missing; clientKey needs its certificate."]),
         ({"auth": '{"type": "digest"}'}, ["auth must have a type among basic, bearer, oauth2."]),
@@ -228,6 +237,66 @@ def test_a_null_in_the_url_is_a_bad_row(target: RequestsContext) -> None:
     rows = pa.table({"id": ["a", None]})
     write(target, rows, "/{id}", method="PUT", errors="skip")
     assert target.rows() == [{"id": "a"}]
+
+
+@pytest.mark.parametrize("path", ["/{id}", "/{id}?all={name}", "/{id}/mails", "/a{id}.{name}/{id}"])
+@pytest.mark.parametrize("value", ["", ".", ".."])
+def test_a_value_that_would_make_the_url_of_another_place_is_a_bad_row(target: RequestsContext, path: str, value: str) -> None:
+    rows = pa.table({"id": [value, "x"], "name": ["", ""]})
+    before = target.server.seen()["requests"]
+    with contextlib.suppress(Fatal):  # the service has no place for some
+        write(target, rows, path, method="DELETE", errors="skip")
+    asked = {name for name, count in target.server.seen()["requests"].items() if count > before.get(name, 0)}
+    assert asked <= {f"DELETE /rows/{target.table}{path.replace('{id}', 'x').replace('{name}', '').partition('?')[0]}"}
+    with pytest.raises(Poison, match=f'a column makes "{re.escape(value)}" of a part of the path'):
+        write(target, rows, path, method="DELETE")
+
+
+def test_such_a_value_in_the_query_or_in_a_part_with_more_is_one_as_any(target: RequestsContext) -> None:
+    rows = pa.table({"id": ["", ".", ".."], "name": ["a", "b", "c"]})
+    write(target, rows, "/{name}{id}?of={id}", method="PUT")
+    assert len(target.rows()) == 3
+
+
+def test_a_delete_needs_no_body_that_json_has(target: RequestsContext) -> None:
+    write(target, rows_of(3), "/{id}", method="PUT")
+    rows = pa.table({"id": [0, 1], "x": [float("nan"), 1.0], "text": ["y" * 200, ""]})
+    write(target, rows, "/{id}", method="DELETE", **{"batch.maxRecordBytes": "100"})
+    assert [row["id"] for row in target.rows()] == [2]
+    write(target, rows, "/{id}", method="DELETE", idempotencyHeader="Key", idColumn="id")
+    with pytest.raises(Poison, match="NaN or infinity"):
+        write(target, rows, "/{id}", method="DELETE", idempotencyHeader="Key")
+
+
+class Recorder(http.server.BaseHTTPRequestHandler):
+    """Notes the headers of each request."""
+
+    headers_seen: ClassVar[list[list[tuple[str, str]]]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.headers_seen.append([(name.lower(), value) for name, value in self.headers.items()])
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *parts: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "content-type", "ACCEPT"])
+def test_a_header_of_the_user_goes_once_in_place_of_the_sinks_own(name: str) -> None:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Recorder)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        own = {"headers": json.dumps({name: "application/vnd.api+json"}), **QUICK}
+        sink = HttpSink.of({"url": f"http://127.0.0.1:{server.server_port}/rows", **own})
+        stage(sink, Batch("s", "q", 0), rows_of(1).schema, 0, iter(rows_of(1).to_batches()))
+    finally:
+        server.shutdown()
+        server.server_close()
+    seen = Recorder.headers_seen.pop()
+    assert [value for other, value in seen if other == name.lower()] == ["application/vnd.api+json"]
+    assert len({other for other, _ in seen if other in ("content-type", "accept")}) == 2
 
 
 def test_a_certificate_of_the_client_is_shown_to_the_server(tmp_path: Path) -> None:

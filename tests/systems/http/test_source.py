@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,43 @@ def test_fields_of_parents_are_percent_encoded_in_paths(service: ApiService, tab
     config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
     rows = read(config, pa.schema([("id", pa.string())]), resource="items")
     assert {"id": f"{table}-1"} in rows
+
+
+LONG = 18446744073709551617
+"""A whole number of 65 bits."""
+
+
+@pytest.mark.parametrize("beside", [[], [("price", pa.decimal128(10, 2))]])
+def test_long_whole_numbers_keep_their_digits(service: ApiService, table: str, beside: list[Any]) -> None:
+    deep = {"a": 1.1, "b": [LONG]}
+    service.add(table, [{"id": LONG, "price": 1.5, "rate": LONG, "share": 2.5, "deep": deep}, {"id": 7, "share": 3}])
+    texts = [(name, pa.string()) for name in ("id", "share", "deep")]
+    config = api(service, {"name": "r", "path": f"page/{table}"})
+    rows = {row["id"]: row for row in read(config, pa.schema([*texts, ("rate", pa.float64()), *beside]))}
+    long, short = rows[str(LONG)], rows["7"]
+    assert (long["share"], long["rate"], json.loads(long["deep"])) == ("2.5", float(LONG), deep)
+    assert (short["share"], short["deep"]) == ("3", None)
+    assert long.get("price", Decimal("1.50")) == Decimal("1.50")
+
+
+def test_keys_that_are_long_whole_numbers_tell_records_apart(service: ApiService, table: str) -> None:
+    service.add(table, [{"id": LONG + number, "name": f"n{number}"} for number in range(4)])
+    config = api(service, {"name": "r", "path": f"page/{table}", "key": ["id"], "paging": {"kind": "page", "size": 1}})
+    rows = read(config, pa.schema([("name", pa.string())]))
+    assert [row["name"] for row in rows] == [f"n{number}" for number in range(4)]
+
+
+@pytest.mark.parametrize("value", ["", ".", ".."])
+def test_children_of_a_parent_whose_field_makes_another_place_are_not_requested(
+    service: ApiService, table: str, value: str
+) -> None:
+    service.add(table, [{"id": value, "name": "x", "updated_at": ""}])
+    child = {"name": "items", "path": f"page/{table}/{{id}}", "ignore": [404]}
+    config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
+    with pytest.raises(Fatal, match=r'has "\.*" as its "id"[\s\S]*config\.resources\.items\.path'):
+        read(config, resource="items")
+    child["path"] = f"page/{table}?of={{id}}"
+    assert read(config, pa.schema([("id", pa.string())]), resource="items") == [{"id": value}]
 
 
 def test_the_columns_are_those_of_the_records(service: ApiService, table: str) -> None:

@@ -272,6 +272,7 @@ def test_options_of_generated_statements_are_refused_beside_it(option: str) -> N
         ("COMMIT", "begins with COMMIT"),
         ("/* INSERT */ DROP TABLE t", "begins with DROP"),
         ("CALL add({id})", "begins with CALL"),
+        ("DO 'BEGIN DELETE FROM t; END'", "begins with DO"),
     ],
 )
 def test_texts_that_are_no_statement(own: str, problem: str) -> None:
@@ -299,7 +300,122 @@ def test_each_database_has_its_own_quotes() -> None:
     assert is_one("UPDATE t SET a = $x$ ; $$ ; $x$, b = {id}", PostgreSql)
     assert is_one("UPDATE t SET a = 5--{id}", MariaDb)
     assert not is_one("UPDATE t SET a = 1 # {id}", MariaDb)
+    assert not is_one("DO add({id})", MariaDb)
     assert Statement.of("SELECT f({a}, {b}, {a}) ;\n", PostgreSql) == Statement(("SELECT f(", ", ", ", ", ")"), ("a", "b", "a"))
+
+
+@pytest.mark.parametrize("start", ["/*!", "/*M!", "/*!50000 ", "/*M!100100 "])
+def test_comments_that_mariadb_runs_are_code(start: str) -> None:
+    def parsed(text: str, dialect: type[Dialect] = MariaDb) -> Statement:
+        return Statement.of(text.replace("/*!", start), dialect)
+
+    own = "INSERT INTO t (id /*!, n */) VALUES ({id} /*!, {n} */) /* {{}} */"
+    assert parsed(own).columns == ("id", "n")
+    with pytest.raises(ValueError, match="in a comment"):
+        parsed(own, PostgreSql)
+    with pytest.raises(ValueError, match="several statements"):
+        parsed("INSERT INTO t VALUES ({id}) /*! ; DELETE FROM t */")
+    with pytest.raises(ValueError, match="begins with TRUNCATE"):
+        parsed("/*!TRUNCATE TABLE t -- */ INSERT INTO t VALUES (1)")
+    with pytest.raises(ValueError, match="in a comment"):
+        parsed("INSERT INTO t VALUES (1 /*! /* {id} */ */)")
+
+
+def test_a_column_in_a_comment_that_mariadb_runs_is_bound(tmp_path: Path) -> None:
+    with contextlib.closing(type("Totals", (MariaDbContext,), {"body": BODY})(tmp_path / "target")) as database:
+        own = f"INSERT INTO {database.table} (id /*!, n */) VALUES ({{id}} /*!, {{n}} */)"
+        write(database, [rows((1, "a", 5))], statement=own)
+        assert content(database) == [(1, None, 5)]
+
+
+UTC = datetime.timezone.utc
+DOMAINS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
+    "numbers": ("numeric(10, 2)", pa.string(), ["10.75", "1e3"]),
+    "times": ("timestamptz", pa.timestamp("us", "UTC"), [datetime.datetime(2026, 7, 1, tzinfo=UTC)]),
+    "text of times": ("timestamptz", pa.string(), ["2026-07-01T02:00:00+02:00"]),
+    "text of a document": ("jsonb", pa.string(), ['{"a": 1}']),
+    "a document": ("jsonb", pa.list_(pa.int32()), [[1, None, 2], []]),
+    "arrays": ("integer[]", pa.list_(pa.int64()), [[1, None, 2], []]),
+    "arrays of text": ("text[]", pa.list_(pa.string()), [['a"b', "c,d", "NULL"]]),
+    "arrays of bytes": ("bytea[]", pa.list_(pa.binary()), [[b"\0\xff"]]),
+}  # fmt: skip
+"""The type of a domain, the type of the rows' column, and values."""
+
+
+@pytest.mark.parametrize("case", DOMAINS)
+def test_values_for_a_domain_are_those_for_its_type(postgres: PostgresContext, case: str) -> None:
+    base, kind, values = DOMAINS[case]
+    name = f"{postgres.table.split('.')[0]}.of"
+    postgres.run(f"CREATE DOMAIN {name} AS {base}")
+    postgres.run(f"CREATE DOMAIN {name}_it AS {name}")
+    postgres.run(f"DROP TABLE {postgres.table}")
+    postgres.run(f"CREATE TABLE {postgres.table} (id BIGINT, plain {base}, domain {name}_it)")
+    schema = pa.schema([("id", pa.int64()), ("v", kind)])
+    own = f"INSERT INTO {postgres.table} VALUES ({{id}}, {{v}}, {{v}})"
+    write(postgres, [rows(*enumerate([*values, None]), schema=schema)], statement=own)
+    cells = postgres.query(f"SELECT plain, domain FROM {postgres.table} ORDER BY id")
+    assert len(cells) == len(values) + 1
+    assert [plain for plain, _ in cells] == [domain for _, domain in cells]
+
+
+def test_a_text_too_long_for_a_domain_is_a_bad_row_and_not_cut(postgres: PostgresContext) -> None:
+    postgres.run(f"CREATE DOMAIN {postgres.table.split('.')[0]}.short AS varchar(3)")
+    postgres.run(f"ALTER TABLE {postgres.table} ALTER name TYPE {postgres.table.split('.')[0]}.short")
+    own = f"INSERT INTO {postgres.table} (id, name) VALUES ({{id}}, {{name}})"
+    write(postgres, [rows((1, "abc", 1), (2, "abcd", 1))], statement=own, errors="skip")
+    assert content(postgres) == [(1, "abc", None)]
+
+
+NESTED: dict[str, tuple[pa.DataType, str, list[Any]]] = {
+    "struct": (pa.struct([("a", pa.int32()), ("s", pa.string())]), "STRUCT(a INTEGER, s VARCHAR)",
+               [{"a": 1, "s": 'x\n"\\'}, {"a": None, "s": None}]),
+    "struct with fewer fields": (pa.struct([("a", pa.int32())]), "STRUCT(a INTEGER, b INTEGER)", [{"a": 1}]),
+    "list of text": (pa.list_(pa.string()), "VARCHAR[]", [["a\nb", 'c"d\\', None, "NULL", "1,2"], []]),
+    "list of lists": (pa.list_(pa.list_(pa.int64())), "BIGINT[][]", [[[2**62], None, []]]),
+    "list of binary": (pa.list_(pa.binary()), "BLOB[]", [[b"\0\xff", None], []]),
+    "list of lists of binary": (pa.list_(pa.list_(pa.binary())), "BLOB[][]", [[[b"\0\xff", None], None, []]]),
+    "struct of binary": (pa.struct([("a b", pa.binary()), ("n", pa.int32()), ("s", pa.list_(pa.struct([("b", pa.binary())])))]),
+                         'STRUCT("a b" BLOB, n INTEGER, s STRUCT(b BLOB)[])',
+                         [{"a b": b"\0\xff", "n": 1, "s": [{"b": b"x"}, None]}, {"a b": None, "n": None, "s": None}]),
+    "map of binary": (pa.map_(pa.string(), pa.binary()), "MAP(VARCHAR, BLOB)", [[("a", b"\0\xff"), ("b", None)], []]),
+    "map by binary": (pa.map_(pa.binary(), pa.struct([("b", pa.binary())])), "MAP(BLOB, STRUCT(b BLOB))",
+                      [[(b"\xff", {"b": b"\xfe"})]]),
+    "list of times": (pa.list_(pa.timestamp("us", "UTC")), "TIMESTAMP[]", [[datetime.datetime(2026, 7, 1, tzinfo=UTC)]]),
+    "list of structs": (pa.list_(pa.struct([("a", pa.float64())])), "STRUCT(a DOUBLE)[]", [[{"a": 0.1}, {"a": None}]]),
+    "map": (pa.map_(pa.string(), pa.int32()), "MAP(VARCHAR, INTEGER)", [[("a\n", 1), ('"', None)], []]),
+    "map of numbers": (pa.map_(pa.int32(), pa.string()), "MAP(INTEGER, VARCHAR)", [[(1, "a")]]),
+    "document": (pa.struct([("a", pa.list_(pa.string()))]), "JSON", [{"a": ["\n"]}]),
+}  # fmt: skip
+"""The type of the rows' column, its type in DuckDB, and values."""
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_nested_values_are_bound_in_duckdb_as_generated_statements_write_them(tmp_path: Path, case: str) -> None:
+    kind, column, values = NESTED[case]
+    body = f"way INTEGER, id INTEGER, v {column}"
+    with contextlib.closing(type("Nested", (DuckDbContext,), {"body": body})(tmp_path / "target")) as database:
+        schema = pa.schema([("way", pa.int32()), ("id", pa.int32()), ("v", kind)])
+        cells = [*values, None]
+        own = {"statement": f"INSERT INTO {database.table} VALUES ({{way}}, {{id}}, {{v}})"}
+        for way, more in enumerate(({}, own)):
+            write(database, [rows(*[(way, *cell) for cell in enumerate(cells)], schema=schema)], **more)
+        generated, bound = (
+            database.query(f"SELECT v FROM {database.table} WHERE way = {way} ORDER BY id") for way in (0, 1)
+        )
+        assert len(generated) == len(cells)
+        assert repr(bound) == repr(generated)
+        if "BLOB" in column:
+            expected = [dict(value) if pa.types.is_map(kind) and value is not None else value for value in cells]
+            assert [value for (value,) in bound] == expected
+
+
+def test_nested_values_have_their_type_inside_a_statement_of_duckdb(tmp_path: Path) -> None:
+    body = "id INTEGER, names VARCHAR[], text VARCHAR"
+    with contextlib.closing(type("Nested", (DuckDbContext,), {"body": body})(tmp_path / "target")) as database:
+        schema = pa.schema([("id", pa.int32()), ("v", pa.list_(pa.string()))])
+        own = f"INSERT INTO {database.table} VALUES ({{id}}, list_append({{v}}, 'z'), to_json({{v}}))"
+        write(database, [rows((1, ["a\n"]), schema=schema)], statement=own)
+        assert database.query(f"SELECT * FROM {database.table}") == [(1, ["a\n", "z"], '["a\\n"]')]
 
 
 def test_repeated_keys_of_one_statement_are_no_matter_of_an_order_column(postgres: PostgresContext) -> None:

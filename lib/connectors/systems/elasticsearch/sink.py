@@ -67,7 +67,7 @@ class ElasticsearchSink(BatchingSink):
                 ),
                 "orderColumn": Column(
                     None, _VERSION, only_with="operation=index|delete: the server keeps versions of whole documents",
-                    meaning="whole numbers or timestamps; an older row never replaces a newer document",
+                    meaning="whole numbers from 0, or timestamps from 1970, on; a row replaces a document only if it is newer",
                 ),
                 "routingColumn": Column(None, meaning="the routing of a document"),
             },

@@ -89,6 +89,10 @@ class BulkWriter(BatchingWriter):
             return Poison(f'the operation "{operation}" takes no version; take {versioned}, or leave orderColumn out')
         if missing := self._missing(id, version, index):
             return Poison(f'the column "{missing}" is null')
+        if version is not None and version < 0:  # the server refuses the whole request
+            return Poison(f'the column "{self.version}" must be 0 or more, or a time from 1970 on; as a number it is {version}')
+        if isinstance(id, bytes):
+            return Poison(f'the column "{self.id}" must be text in UTF-8; it is {id!r:.300}')
         if id is not None and not 0 < len(id.encode()) <= _LONGEST_ID:
             return Poison(f'the column "{self.id}" must have 1 to {_LONGEST_ID} bytes, as the server has it; it is {id!r:.300}')
         meta: dict[str, Any] = {}
@@ -161,9 +165,19 @@ def _reason(status: int, error: dict[str, Any]) -> str:
     return f"{status} {error.get('type', '')}: {error.get('reason', '')}{f' ({cause})' if cause else ''}"[:500]
 
 
-def _ids(column: pa.Array) -> list[str | None]:
+def _ids(column: pa.Array) -> list[str | bytes | None]:
+    """The ids in text; bytes that are no text as they are."""
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return [None if cell is None else _text_if_any(cell) for cell in column.to_pylist()]
     is_time = types.is_timestamp(column.type) or types.is_date(column.type)
     return list((text_of(column) if is_time else column.cast(pa.string())).to_pylist())
+
+
+def _text_if_any(cell: bytes) -> str | bytes:
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return cell
 
 
 def _versions(column: pa.Array) -> list[int | None]:

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
 from ...core import REQUIRED, Choice, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text, Values
 from ...ground.quantities import duration
-from .client import CONNECTOR, shown
+from .client import CONNECTOR, NO_STEPS, shown
 from .paging import KINDS, PAGING, Paging
 from .paths import is_absent, is_path, searched
 
@@ -141,8 +141,18 @@ class Resource:
             )
 
     def _url(self, names: Mapping[str, Any]) -> str:
-        path = _NAME.sub(lambda match: quote(str(_value(match[1], names)), safe=""), self.path)
+        path = _NAME.sub(lambda match: quote(self._step(match, names), safe=""), self.path)
         return f"{self.base.rstrip('/')}/{path.lstrip('/')}" if path else self.base
+
+    def _step(self, name: re.Match[str], names: Mapping[str, Any]) -> str:
+        """The value of a ``name`` in the path."""
+        value = str(_value(name[1], names))
+        if value in NO_STEPS and "?" not in self.path[: name.start()]:
+            raise Fatal(
+                f'a record has "{value}" as its "{name[1]}", with which the path of {self.name} is that of something else',
+                way_out=f"take another field in config.resources.{self.name}.path",
+            )
+        return value
 
     @property
     def is_told_apart(self) -> bool:

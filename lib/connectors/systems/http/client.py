@@ -6,6 +6,7 @@ Urllib3 does connections, TLS and redirects, authlib the OAuth tokens. This modu
 from __future__ import annotations
 
 import base64
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,8 @@ _LOGINS: Final[Mapping[str, Options]] = {
     ),
 }
 RETRY_STATUSES: Final = "408,425,429,500-599"
+NO_STEPS: Final = ("", ".", "..")
+"""Values that make another place of a path: the whole of which a record is a part, or one above it."""
 _LOGIN_STATUSES: Final = (401, 403, 407)
 _MESSAGE: Final = 500
 _REDIRECTS: Final = 5
@@ -116,10 +119,11 @@ def statuses(text: str) -> frozenset[int]:
     """The statuses in a list such as ``200-299,304``. Raises ``ValueError`` with a phrase that continues "must be"."""
     numbers: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not (first.isdigit() and (last or first).isdigit()):
+        match = re.fullmatch(r"(\d{3})(?:-(\d{3}))?", part.strip(), re.ASCII)
+        first, last = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if first > last:
             raise ValueError("statuses such as 200-299,304")
-        numbers.update(range(int(first), int(last or first) + 1))
+        numbers.update(range(int(first), int(last) + 1))
     return frozenset(numbers)
 
 
@@ -156,8 +160,9 @@ class HttpClient:
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         """The answer, whatever its status. Raises ``Transient`` if there is none."""
         is_home = origin(url) == self._home
-        if is_home:
-            headers = {**self._headers, **headers}
+        if is_home:  # the user's own Content-Type or Accept is the only one
+            own = {name.lower() for name in self._headers}
+            headers = {**self._headers, **{name: value for name, value in headers.items() if name.lower() not in own}}
         if not is_home or self._login is None:
             return self._answer(method, url, headers, body)
         login = self._login()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -17,7 +19,7 @@ from ...formats.documents import documents
 from ...formats.templates import filled
 from ...ground.columns import Column, Template, template_columns
 from ...ground.state import digest
-from .client import CONNECTION, RETRY_STATUSES, HttpClient, check_http, of_url, refusal, shown, statuses
+from .client import CONNECTION, NO_STEPS, RETRY_STATUSES, HttpClient, check_http, of_url, refusal, shown, statuses
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +40,8 @@ class Request(NamedTuple):
 class HttpSink(BatchingSink, FrameSink):
     """Sends rows to ``url``: each as a request, or many in one.
 
-    ``url`` has columns in braces; their values are percent-encoded. An answer of ``retryStatuses`` is an outage; another one
+    ``url`` has columns in braces; their values are percent-encoded. A row whose values leave a part of its path empty, or make
+    it ``.`` or ``..``, is a bad row: that is the place of other rows. An answer of ``retryStatuses`` is an outage; another one
     of 400 to 499 is a bad row, except those that concern the login.
 
     ``idempotencyHeader`` names a header that gets a key of each row: from sink, query, batch and ``idColumn``; without
@@ -82,6 +85,8 @@ class HttpSink(BatchingSink, FrameSink):
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_http(values)
         yield from _check_url(values)
+        if (values["idempotencyHeader"] or "").lower() in {name.lower() for name in values["headers"]}:
+            yield Problem("idempotencyHeader", "is given by headers too, the same for all rows; leave it out there.")
         for option in ("successStatuses", "retryStatuses"):
             try:
                 statuses(values[option])
@@ -130,7 +135,8 @@ class HttpWriter(BatchingWriter):
     def __init__(self, sink: HttpSink, batch: Batch) -> None:
         values = self._values = sink.values
         self._batch = batch
-        self._places = template_columns(values["url"])
+        self._places, self._steps = template_columns(values["url"]), _steps(values["url"])
+        self._has_documents = values["method"] != "DELETE" or (values["idempotencyHeader"] and not values["idColumn"])
         self._success, self._retried = statuses(values["successStatuses"]), statuses(values["retryStatuses"])
         self._equal: Counter[str] = Counter()
         self._type = {"Content-Type": _TYPES[values["body"]], "Accept": "application/json"}
@@ -145,8 +151,8 @@ class HttpWriter(BatchingWriter):
         return replace(limits, records=1, buffered=values["batch.maxBuffered"] or 4 * limits.in_flight)
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Request | Poison]:
-        urls = filled(self._values["url"], rows, lambda text: quote(text, safe="").encode())
-        bodies = documents(rows)
+        urls = [self._placed(url) for url in filled(self._values["url"], rows, lambda text: quote(text, safe="").encode())]
+        bodies = documents(rows) if self._has_documents else [b""] * rows.num_rows
         keys = self._keys(rows, bodies)
         entries: list[Request | Poison] = []
         for url, key, body in zip(urls, keys, bodies, strict=True):
@@ -172,6 +178,14 @@ class HttpWriter(BatchingWriter):
             raise Fatal(error.message, way_out="correct url or method")
         raise error
         yield
+
+    def _placed(self, url: bytes | Poison) -> bytes | Poison:
+        """``url``, unless a value makes it another place: ``users/`` of no text, and ``users/..``, name all of them."""
+        if isinstance(url, Poison) or not self._steps:
+            return url
+        path = _path(url.decode()).split("/")
+        bad = next((path[step] for step in self._steps if path[step] in NO_STEPS), None)
+        return url if bad is None else Poison(f'a column makes "{bad}" of a part of the path of url, which is another place')
 
     def _body(self, entries: list[Request]) -> bytes | None:
         if self._values["method"] == "DELETE":
@@ -199,6 +213,17 @@ class HttpWriter(BatchingWriter):
         """Counts a row with the digest ``name``, and returns the number of equal rows before it."""
         self._equal[name] += 1
         return self._equal[name] - 1
+
+
+def _path(url: str) -> str:
+    """A URL up to its query or fragment."""
+    return re.split("[?#]", url)[0]
+
+
+def _steps(url: str) -> list[int]:
+    """The numbers of the parts between slashes that have a column."""
+    text = "".join(literal + ("\0" if name else "") for literal, name, _, _ in Formatter().parse(url))
+    return [number for number, part in enumerate(_path(text).split("/")) if "\0" in part]
 
 
 def _check_url(values: Values) -> Iterator[Problem]:

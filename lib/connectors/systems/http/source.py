@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import json
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -57,6 +59,8 @@ from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
+_LONG_NUMBER: Final = re.compile(rb"\d{20}")
+"""Digits that may be a whole number of more than 64 bits, which orjson would read as a float."""
 _LOOK_SECONDS: Final = 1.0
 """The seconds for which one read skips pages without new records."""
 
@@ -380,7 +384,9 @@ class HttpCursor(Cursor):
 
     def _parsed(self, answer: Answer, url: str) -> Any:
         try:
-            return parsed(answer.body.decode()) if self._is_exact else self._json.loads(answer.body)
+            if self._is_exact:
+                return parsed(answer.body.decode())
+            return json.loads(answer.body) if _LONG_NUMBER.search(answer.body) else self._json.loads(answer.body)
         except ValueError:
             text = f"{shown(url)} answers what is no JSON: {answer.body[:100]!r}"
             if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as when a proxy has lost its server
@@ -469,6 +475,9 @@ def _run(work: Any, resource: Resource, context: contextvars.Context, record: An
 
 def _cell(value: Any, kind: pa.DataType) -> Any:
     """A value; as JSON if the column is text and the value is not."""
-    if pa.types.is_string(kind) and value is not None and not isinstance(value, str):
-        return client_library("orjson", "orjson", connector=CONNECTOR).dumps(value, default=str).decode()
-    return value
+    if not pa.types.is_string(kind) or value is None or isinstance(value, str):
+        return value
+    try:
+        return client_library("orjson", "orjson", connector=CONNECTOR).dumps(value, default=float).decode()
+    except TypeError:  # a whole number of more than 64 bits
+        return json.dumps(value, default=float, separators=(",", ":"), ensure_ascii=False)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .dialects import Dialect
 
 OPTION: Final = "statement"
-_VERBS: Final = ("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "WITH", "SELECT", "DO")
+_VERBS: Final = ("INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "WITH", "SELECT")
 """The first words of statements that cannot end a transaction, as those do that define a table."""
 _MARK: Final = "\0"
 
@@ -60,8 +60,8 @@ class Statement:
             )
         if ";" in code[:end]:
             raise ValueError("has several statements; give one, or put them into a function of the database.")
-        verb = (re.match(r"[\s(]*(\w*)", code) or [""] * 2)[1].upper()
-        if verb not in _VERBS or (verb in ("SELECT", "DO") and dialect.one_writer):
+        verb = (re.match(r"(?:[\s(]|/\*M?!\d*)*(\w*)", code) or [""] * 2)[1].upper()
+        if verb not in _VERBS or (verb == "SELECT" and dialect.one_writer):
             got = f"begins with {verb}" if verb else "is empty"
             raise ValueError(
                 f"{got}; it must be INSERT, UPDATE, DELETE, MERGE, REPLACE or WITH, or a SELECT of a function on a server: "

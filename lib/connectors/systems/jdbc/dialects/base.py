@@ -412,10 +412,14 @@ class Dialect(ABC):
         """
         if "%" in self.placeholder:
             statement = Statement(escaped(statement.pieces), statement.columns)
-        text = statement.rendered(lambda _: self.placeholder)
+        text = statement.rendered(lambda number: self.parameter(values[number][1]))
         if self.one_writer:
             connection.rows(f"EXPLAIN {text}", [None] * len(values))
         return BoundStatement(text, tuple(value for value, _ in values))
+
+    def parameter(self, kind: pa.DataType) -> str:
+        """The placeholder for a staged value of ``kind``."""
+        return self.placeholder
 
     def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
         """Runs the ``text`` of a :class:`BoundStatement` with the first ``count`` values of each row of ``select``, in order.

@@ -102,13 +102,40 @@ class DuckDb(Dialect):
 
         A cast from text would turn JSON's line break into an ``n``; a cast from JSON refuses a struct that lacks fields.
         """
+        if "BLOB" in sql and _has_binary(staged):
+            return f"CAST({self._typed(expression, staged)} AS {sql})"
         item, of_json = family(staged.value_type) if pa.types.is_list(staged) else "", f"CAST({expression} AS JSON)"
-        if (item, sql) == ("binary", "BLOB[]"):
-            return f"[from_base64(item) for item in CAST({of_json} AS VARCHAR[])]"
         if (item, sql) == ("timestamp", "TIMESTAMP[]"):  # else DuckDB drops the offset
             return f"CAST(CAST({expression} AS TIMESTAMPTZ[]) AS {sql})"
         escaped = "true" if pa.types.is_map(staged) else f"contains({expression}, '\\')"
         return f"CASE WHEN {escaped} THEN CAST({of_json} AS {sql}) ELSE CAST({expression} AS {sql}) END"
+
+    def parameter(self, kind: pa.DataType) -> str:
+        """As in the base class. A list, struct or map is one also inside the statement, though it is staged as JSON."""
+        return self._typed(self.placeholder, kind) if is_json(kind) else self.placeholder
+
+    def _typed(self, expression: str, kind: pa.DataType) -> str:
+        """``expression``, JSON, as a value of ``kind``."""
+        with contextlib.closing(self.module("duckdb").connect()) as memory:
+            (sql,) = memory.from_arrow(pa.schema([("v", _with_text(kind))]).empty_table()).types
+        return self._decoded(f"CAST(CAST({expression} AS JSON) AS {sql})", kind)
+
+    def _decoded(self, value: str, kind: pa.DataType, depth: int = 0) -> str:
+        """``value``, whose binary values are texts in base64, as a value of ``kind``. It has ``value`` once."""
+        if family(kind) == "binary":
+            return f"from_base64({value})"
+        if not _has_binary(kind):
+            return value
+        item = f"item{depth}"
+        if pa.types.is_list(kind):
+            return f"[{self._decoded(item, kind.value_type, depth + 1)} for {item} in {value}]"
+        if pa.types.is_map(kind):
+            parts = (("key", kind.key_type), ("value", kind.item_type))
+            pair = ", ".join(f"{name} := {self._decoded(f'{item}.{name}', part, depth + 1)}" for name, part in parts)
+            return f"map_from_entries([struct_pack({pair}) for {item} in map_entries({value})])"
+        names = [(self.quote(field.name), field.type) for field in kind]
+        fields = ", ".join(f"{name} := {self._decoded(f'{item}.{name}', part, depth + 1)}" for name, part in names)
+        return f"[CASE WHEN {item} IS NOT NULL THEN struct_pack({fields}) END for {item} in [{value}]][1]"
 
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
         batches = (rows.get_batch(number) for number in range(rows.num_record_batches))
@@ -170,6 +197,21 @@ def _read_as(sql: str) -> pa.DataType | None:
         item = None if sql[:-2] in _WIDER else _read_as(sql[:-2])
         return None if item is None else pa.list_(item)
     return _arrow(_WIDER.get(sql, sql))
+
+
+def _has_binary(kind: pa.DataType) -> bool:
+    return family(kind) == "binary" or any(_has_binary(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _with_text(kind: pa.DataType) -> pa.DataType:
+    """``kind`` with texts in place of binary values, as JSON has it."""
+    if pa.types.is_list(kind):
+        return pa.list_(_with_text(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_with_text(kind.key_type), _with_text(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_text(field.type)) for field in kind])
+    return pa.string() if family(kind) == "binary" else kind
 
 
 def _is_nested(sql: str) -> bool:

@@ -68,8 +68,8 @@ class MariaDb(Dialect):
     prepares = refuses_infinity = True
     rows_at_once = 0
     quoted = (
-        r"""'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*"|`(?:[^`]|``)*`|--(?=\s)[^\n]*|--$|\#[^\n]*|/\*.*?\*/"""
-    )
+        r"""'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*"|`(?:[^`]|``)*`|--(?=\s)[^\n]*|--$|\#[^\n]*|/\*(?!M?!).*?\*/"""
+    )  # the server runs /*! … */ and /*M! … */
     clock = "SELECT UTC_TIMESTAMP(6)"
     text_type = "CHAR"
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"

@@ -39,13 +39,15 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 """Spark's type for a numeric without precision, or with a precision for which Spark has no type."""
 
 
-_COLUMNS = """
-SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, NOT a.attnotnull,
-    a.atthasdef OR a.attidentity <> '',
+_DOMAIN_BASE = """
     (WITH RECURSIVE types AS (
         SELECT t.typbasetype WHERE t.typtype = 'd'
         UNION ALL SELECT p.typbasetype FROM types JOIN pg_type p ON p.oid = types.typbasetype WHERE p.typtype = 'd'
     ) SELECT format_type(p.oid, NULL) FROM types JOIN pg_type p ON p.oid = types.typbasetype WHERE p.typtype <> 'd')
+"""
+_COLUMNS = f"""
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, NOT a.attnotnull,
+    a.atthasdef OR a.attidentity <> '', {_DOMAIN_BASE}
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
@@ -61,7 +63,12 @@ SELECT CASE WHEN c.relkind = 'f' THEN 'is a foreign table, whose server commits 
 FROM pg_class c WHERE (c.relkind = 'f' OR c.relpersistence = 'u')
 AND (c.oid = to_regclass(%s) OR c.oid IN (SELECT relid FROM pg_partition_tree(to_regclass(%s)))) LIMIT 1
 """
-_PARAMETER_TYPES = "SELECT parameter_types::text[] FROM pg_prepared_statements WHERE name = 'connectors_statement'"
+_PARAMETER_TYPES = f"""
+SELECT ARRAY(
+    SELECT coalesce({_DOMAIN_BASE}, p.type::text) FROM unnest(parameter_types) WITH ORDINALITY AS p (type, number)
+    JOIN pg_type t ON t.oid = p.type ORDER BY number
+) FROM pg_prepared_statements WHERE name = 'connectors_statement'
+"""
 _HOLDERS = """
 SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
