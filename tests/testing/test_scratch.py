@@ -62,8 +62,12 @@ SYSTEMS: dict[str, Callable[[Path], Scratch]] = {
 }
 
 
+SLOW = {"kinesis", "dynamodb", "elasticsearch", "mariadb", "s3"}
+"""Systems whose servers take long to start."""
+
+
 @pytest.mark.server
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", [pytest.param(name, marks=pytest.mark.soak if name in SLOW else ()) for name in SYSTEMS])
 def test_a_name_is_made_filled_and_removed_and_no_other_is_touched(system: str, tmp_path: Path) -> None:
     scratch = SYSTEMS[system](tmp_path)
     scratch.create("scratch_other")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from typing import Any, Final
 
 from connectors.core.sink import Sink
 from connectors.ground import machine
+from connectors.ground.messages import message_in
 from connectors.spark.session import driver_process
 from connectors.systems import add_system, all_systems
 from connectors.testing.faults import FailureInjector, faulty_calls, faulty_sink, faulty_source
@@ -30,7 +30,7 @@ from connectors.workbench.start import start
 FAULTS_VARIABLE: Final = "CONNECTORS_FAULTS"
 """The environment variable with the folder of faults, for Spark's Python workers."""
 _END_SECONDS: Final = 900.0
-_LOG: Final = 4000
+_LOG: Final = 60_000
 _DAEMON: Final = {"spark.python.daemon.module": "connectors_tools.proof.daemon"}
 _CLUSTER: Final = {
     "spark.deploy.maxExecutorRetries": "-1",
@@ -85,10 +85,9 @@ class Driver:
         self.process.wait()
 
     def error(self) -> str:
-        """The last error in its output, on one line."""
+        """The message of the error that has ended it, on one line."""
         text = self.log.read_bytes()[self.log_start :].decode(errors="replace")
-        errors = re.findall(r"^[\w.]*(?:Error|Exception|Transient|Fatal|Misconfigured|Injected)\b.*", text, re.MULTILINE)
-        return " ".join((errors[-1] if errors else text[-_LOG:]).split())
+        return " ".join(message_in(text[-_LOG:]).split())
 
 
 def add_faults(systems: Sequence[str], injector: FailureInjector, *, unprotected: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from connectors.testing.demo import orders_of
 from connectors.workbench import session
 
 from .rounds import FAULTS, Outcome, Rounds
-from .subject import Subject
+from .subject import DEMONSTRATIONS, Subject
 from .verdict import Verdict, delivered, verdict
 
 _BATCHES: Final = 3
@@ -57,6 +58,7 @@ class Proof:
         if problems:
             raise Misconfigured("connectors prove", problems)
         self.folder.mkdir(parents=True, exist_ok=True)
+        atexit.register(shutil.rmtree, self.folder / DEMONSTRATIONS, ignore_errors=True)  # behind the ends of their servers
         self.subject = Subject(self.notebook, self.parameters, self.folder, self.token)
 
     def names(self) -> list[str]:
@@ -110,9 +112,11 @@ class Proof:
         return judgement
 
     def clean(self) -> None:
-        """Removes all that the proof has made."""
+        """Removes all that the proof has made, but for the page, the report and the log of its drivers."""
         self.subject.drop()
-        shutil.rmtree(self.folder / "state", ignore_errors=True)
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and folder.name != DEMONSTRATIONS:
+                shutil.rmtree(folder)
 
     def _feed(self, first: int, count: int) -> int:
         """Adds ``count`` orders in some portions, and returns how many there are."""

@@ -24,6 +24,8 @@ _COMMAND: Final = "connectors prove"
 _PROVEN: Final = ("cdc", "delta", "dynamodb", "elasticsearch", "files", "jdbc", "kafka", "redis")
 """Targets that can be read back."""
 _DELTA: Final = "delta"
+DEMONSTRATIONS: Final = "demonstrations"
+"""The folder of the servers that a proof starts."""
 _OWN_PATH: Final = ("files", "lines", _DELTA)
 """Systems without an address: a path is all that there is."""
 
@@ -157,8 +159,9 @@ class Subject:
             self.is_demonstration = False
             options = self._user if end.system == "cdc" else _json(end.options, self._user.get(end.options))
             return SCRATCH[end.system](address, options)
-        example = demo(end.system, str(self.folder / "demonstrations" / end.system))
-        self.demonstrations.append(end.system)
+        example = demo(end.system, str(self.folder / DEMONSTRATIONS / end.system))
+        if end.system not in self.demonstrations:
+            self.demonstrations.append(end.system)
         scratch = example.scratch() if example.system else SCRATCH[end.system](str(example.folder), {})
         if widget != "source":
             self._addresses |= {widget: example.address, **example.parameters}
