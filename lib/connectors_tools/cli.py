@@ -288,6 +288,8 @@ def new(name: str, pipeline: str | None, kind: str | None, example: str, into: P
     if kind:
         click.echo(f"Run its tests:    {place}pytest {'tests' if into else 'tests/systems'}/test_{name}.py")
     click.echo(f"Run its job:      {place}python -m connectors run {name}")
+    if pipeline:
+        click.echo(f"Prove it:         {place}python -m connectors prove {name}")
 
 
 @main.command()

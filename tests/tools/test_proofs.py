@@ -51,16 +51,19 @@ def test_a_pipeline_that_appends_without_a_ledger_is_caught(spark: Any, tmp_path
     cells = json.loads((PIPELINES / "lines_to_delta.ipynb").read_text())
     for cell in cells["cells"]:
         text = "".join(cell["source"])
-        own = "good=lambda rows, _: rows.write.format('delta').mode('append').save(pipeline.table['path']),"
-        cell["source"] = text.replace('good=connectors.foreach_batch("delta", pipeline.table),', own)
+        append = "lambda rows, _: rows.write.format('delta').mode('append').save({})"
+        text = text.replace('connectors.foreach_batch("delta", pipeline.table)', append.format("pipeline.table['path']"))
+        place = 'path=pipeline.path("quarantine")'
+        text = text.replace(f'connectors.foreach_batch("delta", {place})', append.format("pipeline.path('quarantine')"))
+        cell["source"] = text
     notebook.write_text(json.dumps(cells))
     shutil.copytree(PIPELINES / "rules", tmp_path / "rules")
     proof = Proof(notebook, {"checks": "rules/lines_to_delta.json"}, tmp_path / "proof", 1, 400, ["sink-commit"])
     verdict = judged(proof)
     assert proof.outcomes[0].struck
-    target = next(comparison for comparison in verdict.comparisons if comparison.place == "target")
+    target = verdict.comparisons[0]
     assert target.doubled > 0
-    assert (target.lost, target.wrong) == (0, 0)
+    assert (target.place, target.lost, target.wrong) == ("target", 0, 0)
     assert not verdict.ok
 
 

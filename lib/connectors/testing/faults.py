@@ -15,6 +15,7 @@ import signal
 import subprocess
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
@@ -79,9 +80,13 @@ class FailureInjector:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._passes = Counter[Point]()
 
     def arm(self, point: Point, action: Action = Action.RAISE, *, times: int = 1, row: int = 0) -> None:
-        """Arms ``action`` for the next ``times`` times that a process reaches ``point``; for a row point from ``row`` on."""
+        """Arms ``action`` for the next ``times`` times that a process reaches ``point``.
+
+        For a row point from ``row`` on; for another from the time on that the process reaches it for the ``row``-th time.
+        """
         for _ in range(times):
             fault = {"action": action.name, "row": row}
             (self.folder / f"{uuid.uuid4().hex}.{point.name}").write_text(json.dumps(fault))
@@ -133,6 +138,8 @@ class FailureInjector:
 
     def reach(self, point: Point, row: int = 0) -> None:
         """Called when a connector reaches ``point``: a fault armed for it and for this ``row`` strikes."""
+        self._passes[point] += 1
+        row = row or self._passes[point]
         for fault in self.folder.glob(f"*.{point.name}"):
             plan = self._claim(fault, row)
             if plan is not None:

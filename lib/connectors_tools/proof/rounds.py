@@ -39,6 +39,8 @@ _AFTER: Final = (Point.PUBLISHED, Point.COMMIT_AFTER, Point.RECORDED)
 _ROWS: Final = (Point.READ_ROW, Point.TASK_ROW)
 _CALLS: Final = 12
 """A fault of a call strikes one of so many first calls of a process."""
+_PASSES: Final = 6
+"""A batch has two to four sinks, and a round has about three batches."""
 _LATEST_KILL: Final = 25.0
 """Seconds after its start at which a driver that passes no chosen point is killed."""
 _HOLD_SECONDS: Final = 120.0
@@ -104,7 +106,8 @@ class Rounds:
 
     def _driver(self, cores: int) -> str:
         if self._chance.random() < 0.7:
-            point = self._injector.arm_one_of(self._chance.randrange(1 << 30), self._points, self._few)
+            point = self._chance.choice(self._points)
+            self._arm(point, Action.KILL)
             driver = self._start(cores)
             code = driver.wait()
             return self._end(driver, code, f"killed where {point.value}")
@@ -117,24 +120,23 @@ class Rounds:
 
     def _executor(self, cores: int) -> str:
         point = self._chance.choice(_ROWS)
-        self._injector.arm(point, Action.KILL_EXECUTOR, row=self._chance.randrange(self._few))
+        self._arm(point, Action.KILL_EXECUTOR)
         driver = self._start(cores, "local-cluster[2,1,1024]")
         return self._end(driver, driver.wait(), f"killed where {point.value}")
 
     def _sink_commit(self, cores: int) -> str:
         point = self._chance.choice([point for point in _BEFORE if point in self._points] or [Point.TASK_ROW])
-        self._injector.arm(point, Action.RAISE)
+        self._arm(point, Action.RAISE)
         driver = self._start(cores)
         return self._end(driver, driver.wait(), f"an error where {point.value}")
 
     def _lost_answer(self, cores: int) -> str:
         points = [point for point in _AFTER if point in self._points]
-        point, action, call = Point.CALL_AFTER, Action.OUTAGE, self._chance.randrange(1, _CALLS)
-        if points and self._chance.random() < 0.5:
-            point, action, call = self._chance.choice(points), Action.RAISE, 0
-        self._injector.arm(point, action, row=call)
+        is_commit = bool(points) and self._chance.random() < 0.5
+        point = self._chance.choice(points) if is_commit else Point.CALL_AFTER
+        self._arm(point, Action.RAISE if is_commit else Action.OUTAGE)
         driver = self._start(cores)
-        return self._end(driver, driver.wait(), f"an error where {point.value}" + (f" (call {call})" if call else ""))
+        return self._end(driver, driver.wait(), f"an error where {point.value}")
 
     def _network(self, cores: int) -> str:
         times, call = self._chance.randrange(2, 9), self._chance.randrange(1, _CALLS)
@@ -147,7 +149,7 @@ class Rounds:
         point = self._chance.choice(points or [Point.TASK_ROW])
         (self._injector.folder / "released").unlink(missing_ok=True)
         held = len(self._injector.held())
-        self._injector.arm(point, Action.HOLD)
+        self._arm(point, Action.HOLD)
         first = self._start(cores)
         until = machine.monotonic() + _HOLD_SECONDS
         while len(self._injector.held()) == held and first.process.poll() is None and machine.monotonic() < until:
@@ -173,6 +175,11 @@ class Rounds:
             _copy(newer, checkpoint)
             what += "; the newer checkpoint is back"
         return what
+
+    def _arm(self, point: Point, action: Action) -> None:
+        """Arms a fault for a row, for a call, or for one of the first times that a sink is at ``point``."""
+        most = self._few if point in _ROWS else _CALLS if point is Point.CALL_AFTER else _PASSES
+        self._injector.arm(point, action, row=self._chance.randrange(1, most + 1))
 
     def _start(self, cores: int, master: str = "") -> Driver:
         parameters = self.subject.parameters("out", self._batch_rows)
