@@ -75,6 +75,7 @@ class Rounds:
         self._points = _points(subject)
         self._few = max(batch_rows // 4, 1)
         """Rows that a task has, whatever its share of a batch is."""
+        self._drivers: list[Driver] = []
 
     def run(self, number: int, rows: int) -> Outcome:
         """Lets the next fault strike; ``rows`` are in the source."""
@@ -101,6 +102,12 @@ class Rounds:
                 return ""
             driver.kill()
         return driver.error() if code is not None else "the run does not end"
+
+    def end(self) -> None:
+        """Kills the drivers that still run, such as one that stands still in its commit."""
+        for driver in self._drivers:
+            if driver.process.poll() is None:
+                driver.kill()
 
     def _driver(self, cores: int) -> str:
         if self._chance.random() < 0.7:
@@ -179,7 +186,9 @@ class Rounds:
         faults = str(self._injector.folder)
         master = master or f"local[{cores},4]"
         notebook = str(self.subject.notebook.absolute())
-        return Driver(Task(notebook, parameters, faults, self.subject.systems, master, self._unprotected), self._log)
+        task = Task(notebook, parameters, faults, self.subject.systems, master, self._unprotected)
+        self._drivers.append(Driver(task, self._log))
+        return self._drivers[-1]
 
     @staticmethod
     def _end(driver: Driver, code: int | None, what: str) -> str:
