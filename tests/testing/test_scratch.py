@@ -92,6 +92,7 @@ def test_a_slot_is_removed_though_a_dead_pipeline_holds_it_and_no_other_is(tmp_p
         connection.execute("CREATE PUBLICATION scratch_slot")
         assert slots.exists("Scratch-Slot")
         login = f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres replication=database"
+        login += " options='-c wal_sender_timeout=0'"  # else the server itself ends it after a minute
         pipeline = pq.PGconn.connect(login.encode())
         options = "(proto_version '1', publication_names 'scratch_slot')"
         answer = pipeline.exec_(f"START_REPLICATION SLOT scratch_slot LOGICAL 0/0 {options}".encode())

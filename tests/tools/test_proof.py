@@ -265,6 +265,7 @@ def test_an_interrupted_proof_leaves_no_driver(tmp_path: Path, monkeypatch: pyte
 
 def test_a_driver_ends_with_its_proof() -> None:
     driver = "import os; from connectors_tools.proof.driver import _end_with; print(1, flush=True); _end_with(os.getppid())"
+    driver += "; print('survives')"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {driver!r}], start_new_session=True)"
     with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as proof:
         assert proof.stdout is not None
