@@ -307,3 +307,28 @@ def test_without_protection_only_doubles_count(doubled: int, ok: bool) -> None:
     assert record(verdict=verdict, unprotected=True).ok is ok
     failure = Verdict([], 5, None, (0, 0), "Fatal: gone")
     assert not record(verdict=failure, unprotected=True).ok
+
+
+def test_a_checkpoint_is_put_back_only_where_there_is_an_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path)
+    rounds = Rounds(proof.subject, ["older-checkpoint"], 0, 10, unprotected=False, since=0.0)
+    offsets = tmp_path / "state" / f"{proof.token}_out" / "checkpoint" / "offsets"
+    runs: list[list[str]] = []
+
+    class Run:
+        """A run that writes the next batch into its checkpoint."""
+
+        def __init__(self, *_: Any) -> None:
+            offsets.mkdir(parents=True, exist_ok=True)
+            runs.append(sorted(file.name for file in offsets.iterdir()))
+            if len(runs) != 2:
+                (offsets / str(len(runs))).touch()
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr("connectors_tools.proof.rounds.Driver", Run)
+    outcomes = [rounds.run(number, 10) for number in range(3)]
+    assert [outcome.struck for outcome in outcomes] == [False, False, True]
+    assert "there is no older checkpoint" in outcomes[1].what
+    assert runs == [[], ["1"], ["1"], ["1"]]  # the last one again, without what the third has written

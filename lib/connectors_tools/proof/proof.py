@@ -80,7 +80,8 @@ class Proof:
         where = f", on a demonstration of {shown}" if shown else ""
         return [
             f"{self.notebook.stem}: {faults}{where}",
-            f"makes, and removes at the end: {', '.join(self.names())}; a folder {self.folder}",
+            f"makes, and removes at the end: {', '.join(self.names())}",
+            f"writes its page and the log of its drivers into {self.folder}",
         ]
 
     def run(self, tell: Callable[[str], None] = print) -> Verdict:

@@ -42,6 +42,7 @@ _CALLS: Final = 12
 _LATEST_KILL: Final = 25.0
 """Seconds after its start at which a driver that passes no chosen point is killed."""
 _HOLD_SECONDS: Final = 120.0
+_OLDER: Final = "the run after it"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Rounds:
         }  # fmt: skip
         start, struck = machine.monotonic() - self.since, self._injector.struck()
         what = methods[fault](_SCALES[number % len(_SCALES)])
-        is_struck = self._injector.struck() > struck or fault == "older-checkpoint" or "any moment" in what
+        is_struck = self._injector.struck() > struck or _OLDER in what or "any moment" in what
         self._injector.disarm()
         return Outcome(number, fault, what, is_struck, start, machine.monotonic() - self.since, rows)
 
@@ -170,12 +171,14 @@ class Rounds:
         checkpoint, older, newer = state / "checkpoint", self.subject.folder / "older", self.subject.folder / "newer"
         _copy(checkpoint, older)
         between = self._start(cores)
-        self._end(between, between.wait(), "")
+        end = self._end(between, between.wait(), "a run")
+        if not older.exists() or _batches(checkpoint) == _batches(older):
+            return f"{end}, and there is no older checkpoint"
         _copy(checkpoint, newer)
         _copy(older, checkpoint)
         driver = self._start(cores)
         code = driver.wait()
-        what = self._end(driver, code, "the run after it")
+        what = self._end(driver, code, _OLDER)
         if code != 0:
             _copy(newer, checkpoint)
             what += "; the newer checkpoint is back"
@@ -212,6 +215,10 @@ def _points(subject: Subject) -> tuple[Point, ...]:
     if sink_class(subject.end.format).ledger is not Sink.ledger:
         points += [Point.TASK_STAGED, Point.RECORDED, Point.PUBLISHED]
     return tuple(points)
+
+
+def _batches(checkpoint: Path) -> set[str]:
+    return {str(file.relative_to(checkpoint)) for part in ("offsets", "commits") for file in checkpoint.glob(f"**/{part}/*")}
 
 
 def _copy(folder: Path, to: Path) -> None:
