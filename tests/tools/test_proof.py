@@ -213,6 +213,13 @@ def test_a_folder_that_a_running_pipeline_reads_is_refused(kind: str, pattern: s
         subject(kind, tmp_path / "proof", source=f"{tmp_path}/{fine}")
 
 
+@pytest.mark.parametrize("kind", ["lines_to_delta", "files_to_delta"])
+def test_a_path_is_that_of_the_commands_working_directory(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    proven = subject(kind, tmp_path / "proof", source="logs")
+    assert proven.parameters("out", 1)["source"].startswith(f"{tmp_path}/logs/prove_1_in")
+
+
 def test_options_that_are_no_json_object_are_refused_without_their_secrets(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match=r"options +must be a JSON object") as error:
         subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093", options='["secret"]').parameters("out", 1)

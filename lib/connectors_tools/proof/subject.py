@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from connectors.ground.errors import Misconfigured, Problem
-from connectors.storage.location import alternatives
+from connectors.storage.location import alternatives, is_local
 from connectors.testing.demos import demo
 from connectors.testing.scratch import SCRATCH, Changes, Order, Scratch, Slots
 from connectors.workbench.pipeline import EndWidgets, Pipeline, pipeline
@@ -163,6 +163,8 @@ class Subject:
         if address := self._user.get(widget):
             self.is_demonstration = False
             options = self._user if end.system == "cdc" else _json(end.options, self._user.get(end.options))
+            if end.system in _OWN_PATH and is_local(address) and not address.startswith("file:"):
+                address = str(Path(address).absolute())  # the drivers have another working directory
             scratch = SCRATCH[end.system](address, options)
             if side == "source" and end.system in _OWN_PATH:
                 self._check_pattern(address, scratch)
