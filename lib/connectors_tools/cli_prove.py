@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -69,16 +71,17 @@ def prove(
     for line in proof.plan():
         tell(line)
     if not (yes or proof.is_demonstration) and not click.confirm("Go on?", err=as_json):
-        proof.clean()
         sys.exit(1)
-    start = machine.monotonic()
+    start, on_end = machine.monotonic(), signal.signal(signal.SIGTERM, _end)
     try:
         verdict = proof.run(tell)
     finally:
         if keep:
             tell(f"kept: {', '.join(proof.names())}; {place}")
         else:
-            proof.clean()
+            for name in proof.clean():
+                tell(f"not removed: {name}")
+        signal.signal(signal.SIGTERM, on_end)
     hidden = "".join(f" --param {name}=…" for name in own)  # their values may be secrets
     options = f"--seed {seed} --kills {kills} --rows {rows} --faults {','.join(chosen)}{hidden}{' --control' * control}"
     record = ProofRecord(
@@ -95,6 +98,11 @@ def prove(
     page = write_proof(record, place)
     click.echo(record.as_json() if as_json else f"{record.title}: {record.judgement}. The page: {page}")
     sys.exit(0 if record.ok else 1)
+
+
+def _end(number: int, _: Any) -> None:
+    """Ends the command by the way of its errors, so that names and drivers go as well."""
+    sys.exit(128 + number)
 
 
 def _of_bundle(name: str, target: str | None) -> tuple[Path, Mapping[str, str]]:

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.testing.demo import orders_of
 from connectors.testing.sampling import wait_until
-from connectors.testing.scratch import SCRATCH, Scratch
+from connectors.testing.scratch import SCRATCH, Scratch, Slots
 from connectors.testing.servers import (
     DynamoDbServer,
     KafkaServer,
@@ -81,3 +81,29 @@ def test_a_name_is_made_filled_and_removed_and_no_other_is_touched(system: str, 
         wait_until(lambda: not scratch.exists("scratch_orders"))
         assert scratch.exists("scratch_other")
     scratch.drop("scratch_other")
+
+
+@pytest.mark.server
+def test_a_slot_is_removed_though_a_dead_pipeline_holds_it_and_no_other_is(tmp_path: Path) -> None:
+    import psycopg
+    from psycopg import pq
+
+    server = required(PostgresServer)
+    slots = Slots(f"127.0.0.1:{server.port}", {"database_user": server.user})
+    with psycopg.connect(server.url, user=server.user, autocommit=True) as connection:
+        for name in ("scratch_slot", "scratch_slot_2"):
+            connection.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput')")
+        connection.execute("CREATE PUBLICATION scratch_slot")
+        assert slots.exists("Scratch-Slot")
+        login = f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres replication=database"
+        login += " options='-c wal_sender_timeout=0'"  # else the server itself ends it after a minute
+        pipeline = pq.PGconn.connect(login.encode())
+        options = "(proto_version '1', publication_names 'scratch_slot')"
+        answer = pipeline.exec_(f"START_REPLICATION SLOT scratch_slot LOGICAL 0/0 {options}".encode())
+        assert answer.status == pq.ExecStatus.COPY_BOTH
+        slots.drop("Scratch-Slot")
+        pipeline.finish()
+        assert not slots.exists("Scratch-Slot")
+        assert slots.exists("scratch_slot_2")
+        slots.drop("scratch_slot_2")
+        assert not slots.exists("scratch_slot_2")

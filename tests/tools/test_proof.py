@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,10 @@ from click.testing import CliRunner
 from connectors.ground.errors import Misconfigured
 from connectors_tools.cli import main
 from connectors_tools.pipelines import files_of
+from connectors_tools.proof.driver import Driver
 from connectors_tools.proof.page import ProofRecord, write_proof
 from connectors_tools.proof.proof import Proof
-from connectors_tools.proof.rounds import FAULTS, Outcome
+from connectors_tools.proof.rounds import FAULTS, Outcome, Rounds
 from connectors_tools.proof.subject import Subject
 from connectors_tools.proof.verdict import Comparison, Verdict, compared
 
@@ -118,7 +123,7 @@ def test_whoever_says_no_finds_nothing_made(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(PIPELINES.parents[1])
     own, lines = tmp_path / "own", tmp_path / "logs"
     lines.mkdir()
-    wish = ["prove", "lines_to_delta", "--param", f"source={lines}/*.jsonl", "--folder", str(own)]
+    wish = ["prove", "lines_to_delta", "--param", f"source={lines}", "--folder", str(own)]
     result = CliRunner().invoke(main, wish, input="n\n")
     assert result.exit_code == 1
     assert f"makes, and removes at the end: file {lines}/prove_" in result.output
@@ -163,8 +168,6 @@ def test_a_verdict_in_words(verdict: Verdict, title: str, ok: bool, tmp_path: Pa
     proof = record(verdict=verdict)
     assert (proof.title, proof.ok) == (title, ok)
     assert title in write_proof(proof, tmp_path).read_text()
-    control = record(verdict=verdict, unprotected=True)
-    assert control.ok is not ok
 
 
 def test_a_pair_gets_a_notebook_that_can_be_proven(tmp_path: Path) -> None:
@@ -173,3 +176,166 @@ def test_a_pair_gets_a_notebook_that_can_be_proven(tmp_path: Path) -> None:
         (tmp_path / path).write_text(text)
     proven = Subject(tmp_path / "notebooks/pipelines/pair.ipynb", {}, tmp_path / "proof", "prove_1")
     assert (proven.source_end.system, proven.target_end.system) == ("lines", "files")
+
+
+def test_a_name_that_exists_survives_its_refusal(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name in ("prove_1_in.jsonl", "prove_1_in_of_others.jsonl"):
+        (logs / name).write_text("of the user")
+    proof = Proof(PIPELINES / "lines_to_delta.ipynb", {"source": str(logs)}, tmp_path / "proof", token="prove_1")
+    with pytest.raises(Misconfigured, match=r"token +is taken: file .*/prove_1_in\.jsonl exists"):
+        proof.run()
+    assert proof.clean() == []
+    assert {file.name for file in logs.iterdir()} == {"prove_1_in.jsonl", "prove_1_in_of_others.jsonl"}
+
+
+def test_a_folder_of_the_users_is_not_taken_for_the_state(tmp_path: Path) -> None:
+    proof = Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path)
+    proof.clean()
+    (tmp_path / "state").mkdir()
+    with pytest.raises(Misconfigured, match=r"--folder +has state already; give an empty folder"):
+        Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "file"),
+    [
+        ("lines_to_delta", "*.jsonl", r"prove_1_in\.jsonl"),
+        ("lines_to_delta", "{a,prove*}.jsonl", r"prove_1_in\.jsonl"),
+        ("files_to_delta", "*/*.parquet", r"prove_1_in/0\.parquet"),
+    ],
+)
+def test_a_folder_that_a_running_pipeline_reads_is_refused(kind: str, pattern: str, file: str, tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=rf"source +is .*, and so reads .*/{file}, which the proof makes; give a folder"):
+        subject(kind, tmp_path / "proof", source=f"{tmp_path}/{pattern}")
+    for fine in ("other*.jsonl", "*.parquet"):
+        subject(kind, tmp_path / "proof", source=f"{tmp_path}/{fine}")
+
+
+@pytest.mark.parametrize("kind", ["lines_to_delta", "files_to_delta"])
+def test_a_path_is_that_of_the_commands_working_directory(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    proven = subject(kind, tmp_path / "proof", source="logs")
+    assert proven.parameters("out", 1)["source"].startswith(f"{tmp_path}/logs/prove_1_in")
+
+
+def test_options_that_are_no_json_object_are_refused_without_their_secrets(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"options +must be a JSON object") as error:
+        subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093", options='["secret"]').parameters("out", 1)
+    assert "secret" not in str(error.value)
+
+
+def test_a_table_by_its_url_is_removed(tmp_path: Path) -> None:
+    proven = subject("lines_to_delta", tmp_path / "proof", target=f"file://{tmp_path}/tables")
+    place = tmp_path / "tables" / "prove_1_out"
+    (place / "_delta_log").mkdir(parents=True)
+    assert proven.target("out").scratch.exists("prove_1_out")
+    assert proven.drop() == []
+    assert not place.exists()
+
+
+def test_what_cannot_be_removed_is_told_and_keeps_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven = subject("lines_to_delta", tmp_path)
+    (tmp_path / "tables" / "prove_1_out").mkdir(parents=True)
+
+    def refuse(*_: Any) -> None:
+        raise OSError("no\nanswer")
+
+    monkeypatch.setattr(proven.source.scratch, "drop", refuse)
+    (left,) = proven.drop()
+    assert left.endswith("/prove_1_in.jsonl: no answer")
+    assert not (tmp_path / "tables" / "prove_1_out").exists()
+
+
+def test_the_slots_of_a_change_log_are_names_of_the_proof(tmp_path: Path) -> None:
+    proven = subject("cdc_to_delta", tmp_path, database_hostname="db:5432")
+    names = [str(name) for name in proven.names()]
+    assert names[0] == "table prove_1_in"
+    assert {"slot and publication prove_1_out", "slot and publication prove_1_ref"} < {*names}
+
+
+def test_an_interrupted_proof_leaves_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drivers: list[Driver] = []
+
+    def interrupt(rounds: Rounds, *_: Any) -> None:
+        drivers.append(rounds._start(1))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Rounds, "run", interrupt)
+    proof = Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path / "proof")
+    with pytest.raises(KeyboardInterrupt):
+        proof.run()
+    assert [driver.process.poll() for driver in drivers] == [-signal.SIGKILL]
+    assert proof.clean() == []
+
+
+def test_a_driver_ends_with_its_proof() -> None:
+    driver = "import os; from connectors_tools.proof.driver import _end_with; print(1, flush=True); _end_with(os.getppid())"
+    driver += "; print('survives')"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {driver!r}], start_new_session=True)"
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as proof:
+        assert proof.stdout is not None
+        assert proof.stdout.readline() == b"1\n"
+        proof.kill()
+        assert proof.stdout.read() == b""  # the driver, too, has closed it
+
+
+def test_a_proof_that_is_told_to_end_removes_what_it_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(proof: Proof, _: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.chdir(PIPELINES.parents[1])
+    monkeypatch.setattr(Proof, "run", end)
+    monkeypatch.setattr(Proof, "clean", lambda proof: ["topic prove_1_in: no answer"])
+    before = signal.getsignal(signal.SIGTERM)
+    result = CliRunner().invoke(main, ["prove", "lines_to_delta", "--folder", str(tmp_path)])
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert "not removed: topic prove_1_in: no answer" in result.output
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_nothing_is_proven_if_no_fault_has_struck() -> None:
+    verdict = Verdict([Comparison("target", 5, 5, 0, 0, 0)], 5, 5, (0, 0))
+    proof = record(verdict=verdict, outcomes=[Outcome(0, "network", "it ended well", False, 0.0, 1.0, 5)])
+    assert not proof.ok
+    assert proof.judgement.startswith("nothing is proven")
+    assert record(verdict=verdict).judgement == "every promise was kept"
+
+
+def test_two_empty_targets_prove_nothing() -> None:
+    proof = record(verdict=Verdict([Comparison("target", 0, 0, 0, 0, 0)], 5, None, (0, 0)))
+    assert (proof.ok, proof.title) == (False, "the undisturbed run has not read all rows")
+
+
+@pytest.mark.parametrize(("doubled", "ok"), [(2, True), (0, False)])
+def test_without_protection_only_doubles_count(doubled: int, ok: bool) -> None:
+    verdict = Verdict([Comparison("target", 5, 4 + doubled, 1, doubled, 0)], 5, 5, (0, 0))
+    assert record(verdict=verdict, unprotected=True).ok is ok
+    failure = Verdict([], 5, None, (0, 0), "Fatal: gone")
+    assert not record(verdict=failure, unprotected=True).ok
+
+
+def test_a_checkpoint_is_put_back_only_where_there_is_an_older_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proof = Proof(PIPELINES / "lines_to_delta.ipynb", {}, tmp_path)
+    rounds = Rounds(proof.subject, ["older-checkpoint"], 0, 10, unprotected=False, since=0.0)
+    offsets = tmp_path / "state" / f"{proof.token}_out" / "checkpoint" / "offsets"
+    runs: list[list[str]] = []
+
+    class Run:
+        """A run that writes the next batch into its checkpoint."""
+
+        def __init__(self, *_: Any) -> None:
+            offsets.mkdir(parents=True, exist_ok=True)
+            runs.append(sorted(file.name for file in offsets.iterdir()))
+            if len(runs) != 2:
+                (offsets / str(len(runs))).touch()
+
+        def wait(self) -> int:
+            return 0
+
+    monkeypatch.setattr("connectors_tools.proof.rounds.Driver", Run)
+    outcomes = [rounds.run(number, 10) for number in range(3)]
+    assert [outcome.struck for outcome in outcomes] == [False, False, True]
+    assert "there is no older checkpoint" in outcomes[1].what
+    assert runs == [[], ["1"], ["1"], ["1"]]  # the last one again, without what the third has written

@@ -344,13 +344,36 @@ class Changes(Jdbc):
     def place(self, name: str) -> str:
         return f"public.{name}"
 
-    def drop_slot(self, pipeline: str) -> None:
-        """Removes the slot of a pipeline, and the publication of that name; a slot that nobody reads fills the disk."""
-        slot = "".join(letter if letter.isalnum() else "_" for letter in pipeline.lower())
+
+class Slots(Changes):
+    """The slots of pipelines, and the publications of the same names. A slot that nobody reads fills the database's disk."""
+
+    def exists(self, name: str) -> bool:
+        slot, publication = self._rows("SELECT 1", name), f"SELECT 1 FROM pg_publication WHERE pubname = '{_slot(name)}'"
+        with self.connected() as (connection, _):
+            return bool(slot or connection.rows(publication))
+
+    def create(self, name: str) -> None:
+        """The pipeline makes it."""
+
+    def drop(self, name: str) -> None:
         with self.connected() as (connection, dialect):
-            connection.execute(f"DROP PUBLICATION IF EXISTS {dialect.quote(slot)}")
-            where = f"WHERE slot_name = '{slot}' AND NOT active"
-            connection.rows(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots {where}")
+            connection.execute(f"DROP PUBLICATION IF EXISTS {dialect.quote(_slot(name))}")
+        self._rows("SELECT pg_terminate_backend(active_pid)", name, "AND active")
+        _wait_until(lambda: self._is_gone(name), f"the end of the slot {_slot(name)}")
+
+    def _is_gone(self, name: str) -> bool:
+        self._rows("SELECT pg_drop_replication_slot(slot_name)", name, "AND NOT active")
+        return not self._rows("SELECT 1", name)
+
+    def _rows(self, select: str, name: str, where: str = "") -> Sequence[Any]:
+        with self.connected() as (connection, _):
+            text = f"{select} FROM pg_replication_slots WHERE slot_name = '{_slot(name)}' {where}"
+            return connection.rows(text)  # type: ignore[no-any-return]
+
+
+def _slot(pipeline: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in pipeline.lower())
 
 
 class Files(Scratch):
@@ -390,7 +413,7 @@ class Lines(Scratch):
     is_ascii = False
 
     def place(self, name: str) -> str:
-        return f"{self._folder}/{name}*.jsonl"
+        return f"{self._folder}/{name}.jsonl"
 
     @property
     def _folder(self) -> Path:
@@ -398,23 +421,25 @@ class Lines(Scratch):
         return path.parent if "*" in path.name else path
 
     def exists(self, name: str) -> bool:
-        return next(self._folder.glob(f"{name}*.jsonl"), None) is not None
+        return self._file(name).exists()
 
     def create(self, name: str) -> None:
         """The first line makes it."""
 
     def put(self, name: str, orders: Sequence[Order]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / f"{name}.jsonl").open("a") as file:
+        with self._file(name).open("a") as file:
             file.writelines(f"{text_of(order, is_ascii=self.is_ascii)}\n" for order in orders)
 
     def drop(self, name: str) -> None:
-        for file in self._folder.glob(f"{name}*.jsonl"):
-            file.unlink()
+        self._file(name).unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return Path(self.place(name))
 
 
-class Delta(Scratch):
-    """Tables that are folders below ``address``."""
+class Delta(Files):
+    """Tables that are folders below ``address``, on any storage."""
 
     batch_limit = "maxBytesPerTrigger"
 
@@ -423,23 +448,12 @@ class Delta(Scratch):
 
     target_place = place
 
-    def exists(self, name: str) -> bool:
-        return Path(self.place(name)).exists()
-
-    def create(self, name: str) -> None:
-        """The first row makes it."""
-
     def put(self, name: str, orders: Sequence[Order]) -> None:
         from pyspark.sql import SparkSession
 
         rows = [(o["id"], o["city"], o["cents"], datetime.datetime.fromisoformat(o["at"])) for o in orders]
         frame = SparkSession.active().createDataFrame(rows, COLUMNS)
         frame.coalesce(1).write.format("delta").mode("append").save(self.place(name))
-
-    def drop(self, name: str) -> None:
-        import shutil
-
-        shutil.rmtree(self.place(name), ignore_errors=True)
 
 
 SCRATCH: Final[Mapping[str, Callable[[str, Mapping[str, str]], Scratch]]] = {

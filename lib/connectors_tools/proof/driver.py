@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final
 
 from connectors.core.sink import Sink
@@ -112,8 +113,16 @@ def _forgetful(kind: type[Sink]) -> type[Sink]:
     return ForgetfulSink
 
 
+def _end_with(proof: int) -> None:
+    """Kills this process and its JVM once the process ``proof`` has died, since nobody else would."""
+    while os.getppid() == proof:
+        machine.sleep(1)
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """Runs the task that the input of this process has."""
+    Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     task: dict[str, Any] = json.load(sys.stdin)
     injector = FailureInjector(task["faults"])
     add_faults(task["systems"], injector, unprotected=task["unprotected"])

@@ -38,8 +38,14 @@ class ProofRecord:
 
     @property
     def ok(self) -> bool:
-        """True if every promise was kept; without protection, if the proof has seen that."""
-        return self.verdict.ok is not self.unprotected
+        """True if every promise was kept although a fault struck; without protection, if the proof has seen doubles."""
+        if self.unprotected:
+            return any(place.doubled for place in self.verdict.comparisons)
+        return self.verdict.ok and self.has_struck
+
+    @property
+    def has_struck(self) -> bool:
+        return any(outcome.struck for outcome in self.outcomes)
 
     @property
     def title(self) -> str:
@@ -56,9 +62,12 @@ class ProofRecord:
     @property
     def judgement(self) -> str:
         """What the verdict says of the promises."""
+        if self.verdict.ok and not self.has_struck:
+            return "nothing is proven, as no fault has struck; give more --kills, or another --seed"
         if not self.unprotected:
             return "every promise was kept" if self.ok else "a promise was broken"
-        return "the proof sees what the ledger prevents" if self.ok else "this target needs no ledger, or nothing has struck"
+        none = "no doubles: this target needs no ledger, or nothing has struck it"
+        return "the proof sees what the ledger prevents" if self.ok else none
 
     def as_json(self) -> str:
         """The record, with its verdict in words."""
@@ -75,8 +84,10 @@ def write_proof(record: ProofRecord, folder: Path) -> Path:
     lead = f"{count(struck, 'fault')} struck while the pipeline read {record.verdict.fed:,} rows; then every row was compared."
     if record.unprotected:
         lead += " The ledger of the sink was taken away, to show that the comparison sees doubles."
-    text = templates().get_template("proof.html").render(
-        record=record, title=record.title, lead=lead, figures=_figures(record), faults=FAULTS, plot=_plot(record)
+    text = (
+        templates()
+        .get_template("proof.html")
+        .render(record=record, title=record.title, lead=lead, figures=_figures(record), faults=FAULTS, plot=_plot(record))
     )
     page.write_text(text, encoding="utf-8")
     return page

@@ -20,6 +20,8 @@ from .verdict import Verdict, delivered, verdict
 
 _BATCHES: Final = 3
 """The batches of a round, where the source can be bounded."""
+_FOLDERS: Final = ("state", "faults", "older", "newer", "tables")
+"""What the proof makes in its folder, and removes with the names."""
 
 
 @dataclass
@@ -47,6 +49,7 @@ class Proof:
     """Seconds since 1970."""
     delivered: list[tuple[float, int]] = field(default_factory=list)
     """The rows delivered, by seconds since the start."""
+    _is_begun: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.faults if name not in FAULTS]
@@ -55,6 +58,8 @@ class Proof:
             problems.append(Problem("--faults", "missing; leave it out for all of them."))
         if self.rows < self.kills + 1:
             problems.append(Problem("--rows", f"must be more than the {self.kills} of --kills; got {self.rows}."))
+        taken = [name for name in _FOLDERS if (self.folder / name).exists()]
+        problems += [Problem("--folder", f"has {name} already; give an empty folder, not {self.folder}.") for name in taken]
         if problems:
             raise Misconfigured("connectors prove", problems)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -77,15 +82,17 @@ class Proof:
         where = f", on a demonstration of {shown}" if shown else ""
         return [
             f"{self.notebook.stem}: {faults}{where}",
-            f"makes, and removes at the end: {', '.join(self.names())}; a folder {self.folder}",
+            f"makes, and removes at the end: {', '.join(self.names())}",
+            f"writes its page and the log of its drivers into {self.folder}",
         ]
 
     def run(self, tell: Callable[[str], None] = print) -> Verdict:
         """Feeds, breaks and compares; ``tell`` gets a line for each step."""
-        for name in self.subject.names():
-            if name.scratch.exists(name.name):
-                text = f"is taken: {name} exists, and a proof touches no such name."
-                raise Misconfigured("connectors prove", [Problem("token", text)])
+        taken = [str(name) for name in self.subject.names() if name.scratch.exists(name.name)]
+        if taken:
+            text = f"is taken: {taken[0]} exists, and a proof touches no such name."
+            raise Misconfigured("connectors prove", [Problem("token", text)])
+        self._is_begun = True
         if self.subject.source_end.system == "delta":
             session()
         self.subject.source.scratch.create(self.subject.source.name)
@@ -98,25 +105,27 @@ class Proof:
             self.subject, self.faults, self.seed, max(each // _BATCHES, 1), unprotected=self.unprotected, since=since
         )
         fed = 0
-        for number in range(self.kills):
-            fed = self._feed(fed, each)
-            outcome = rounds.run(number, fed)
-            self.outcomes.append(outcome)
-            tell(f"round {number + 1} of {self.kills}, {fed:,} rows: {outcome}")
-        fed = self._feed(fed, self.rows - fed)
-        if error := rounds.finish():
-            return Verdict([], fed, None, (0, 0), f"without faults, the pipeline fails: {error}")
+        try:
+            for number in range(self.kills):
+                fed = self._feed(fed, each)
+                outcome = rounds.run(number, fed)
+                self.outcomes.append(outcome)
+                tell(f"round {number + 1} of {self.kills}, {fed:,} rows: {outcome}")
+            fed = self._feed(fed, self.rows - fed)
+            if error := rounds.finish():
+                return Verdict([], fed, None, (0, 0), f"without faults, the pipeline fails: {error}")
+        finally:
+            rounds.end()
         spark = session()
         judgement = verdict(spark, self.subject, fed)
         self.delivered = [(time - self.started, rows) for time, rows in delivered(spark, self.subject)]
         return judgement
 
-    def clean(self) -> None:
-        """Removes all that the proof has made, but for the page, the report and the log of its drivers."""
-        self.subject.drop()
-        for folder in self.folder.iterdir():
-            if folder.is_dir() and folder.name != DEMONSTRATIONS:
-                shutil.rmtree(folder)
+    def clean(self) -> list[str]:
+        """Removes all that :meth:`run` has made; returns what it could not remove, and why."""
+        for name in _FOLDERS:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        return self.subject.drop() if self._is_begun else []
 
     def _feed(self, first: int, count: int) -> int:
         """Adds ``count`` orders in some portions, and returns how many there are."""

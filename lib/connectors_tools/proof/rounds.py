@@ -44,6 +44,7 @@ _PASSES: Final = 6
 _LATEST_KILL: Final = 25.0
 """Seconds after its start at which a driver that passes no chosen point is killed."""
 _HOLD_SECONDS: Final = 120.0
+_OLDER: Final = "the run after it"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Rounds:
         self._points = _points(subject)
         self._few = max(batch_rows // 4, 1)
         """Rows that a task has, whatever its share of a batch is."""
+        self._drivers: list[Driver] = []
 
     def run(self, number: int, rows: int) -> Outcome:
         """Lets the next fault strike; ``rows`` are in the source."""
@@ -88,7 +90,7 @@ class Rounds:
         }  # fmt: skip
         start, struck = machine.monotonic() - self.since, self._injector.struck()
         what = methods[fault](_SCALES[number % len(_SCALES)])
-        is_struck = self._injector.struck() > struck or fault == "older-checkpoint" or "any moment" in what
+        is_struck = self._injector.struck() > struck or _OLDER in what or "any moment" in what
         self._injector.disarm()
         return Outcome(number, fault, what, is_struck, start, machine.monotonic() - self.since, rows)
 
@@ -103,6 +105,12 @@ class Rounds:
                 return ""
             driver.kill()
         return driver.error() if code is not None else "the run does not end"
+
+    def end(self) -> None:
+        """Kills the drivers that still run, such as one that stands still in its commit."""
+        for driver in self._drivers:
+            if driver.process.poll() is None:
+                driver.kill()
 
     def _driver(self, cores: int) -> str:
         if self._chance.random() < 0.7:
@@ -165,12 +173,14 @@ class Rounds:
         checkpoint, older, newer = state / "checkpoint", self.subject.folder / "older", self.subject.folder / "newer"
         _copy(checkpoint, older)
         between = self._start(cores)
-        self._end(between, between.wait(), "")
+        end = self._end(between, between.wait(), "a run")
+        if not older.exists() or _batches(checkpoint) == _batches(older):
+            return f"{end}, and there is no older checkpoint"
         _copy(checkpoint, newer)
         _copy(older, checkpoint)
         driver = self._start(cores)
         code = driver.wait()
-        what = self._end(driver, code, "the run after it")
+        what = self._end(driver, code, _OLDER)
         if code != 0:
             _copy(newer, checkpoint)
             what += "; the newer checkpoint is back"
@@ -186,7 +196,9 @@ class Rounds:
         faults = str(self._injector.folder)
         master = master or f"local[{cores},4]"
         notebook = str(self.subject.notebook.absolute())
-        return Driver(Task(notebook, parameters, faults, self.subject.systems, master, self._unprotected), self._log)
+        task = Task(notebook, parameters, faults, self.subject.systems, master, self._unprotected)
+        self._drivers.append(Driver(task, self._log))
+        return self._drivers[-1]
 
     @staticmethod
     def _end(driver: Driver, code: int | None, what: str) -> str:
@@ -210,6 +222,10 @@ def _points(subject: Subject) -> tuple[Point, ...]:
     if sink_class(subject.end.format).ledger is not Sink.ledger:
         points += [Point.TASK_STAGED, Point.RECORDED, Point.PUBLISHED]
     return tuple(points)
+
+
+def _batches(checkpoint: Path) -> set[str]:
+    return {str(file.relative_to(checkpoint)) for part in ("offsets", "commits") for file in checkpoint.glob(f"**/{part}/*")}
 
 
 def _copy(folder: Path, to: Path) -> None:

@@ -7,12 +7,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from connectors.ground.errors import Misconfigured, Problem
+from connectors.storage.location import alternatives, is_local
 from connectors.testing.demos import demo
-from connectors.testing.scratch import SCRATCH, Order, Scratch
+from connectors.testing.scratch import SCRATCH, Changes, Order, Scratch, Slots
 from connectors.workbench.pipeline import EndWidgets, Pipeline, pipeline
 from connectors.workbench.shim import DbUtils
 
@@ -40,6 +41,7 @@ class Name:
 
     def __str__(self) -> str:
         words = {"cdc": "table", "jdbc": "table", "delta": "table", "dynamodb": "table", "elasticsearch": "index"}
+        words |= {"slot": "slot and publication"}
         words |= {"files": "folder", "lines": "file", "kafka": "topic", "kinesis": "stream", "redis": "keys"}
         return f"{words[self.system]} {self.scratch.place(self.name) if self.system in _OWN_PATH else self.name}"
 
@@ -91,8 +93,11 @@ class Subject:
     def names(self) -> Iterator[Name]:
         """All names that the proof makes."""
         yield self.source
-        yield self.target("out")
-        yield self.target("ref")
+        for run in ("out", "ref"):
+            yield self.target(run)
+            if isinstance(self.source.scratch, Changes):
+                slots = Slots(self.source.scratch.address, self.source.scratch.options)
+                yield Name(slots, "slot", self.state_name(run))
 
     def state_name(self, run: str) -> str:
         """The pipeline's name in the ``run``, from which its checkpoint and the id of its sink follow."""
@@ -124,13 +129,15 @@ class Subject:
         """What is known of the target's system."""
         return TARGETS[self.target_end.system]
 
-    def drop(self) -> None:
-        """Removes all that the proof has made in the systems."""
+    def drop(self) -> list[str]:
+        """Removes all that the proof has made in the systems; returns what it could not remove, and why."""
+        left = []
         for name in self.names():
-            name.scratch.drop(name.name)
-        if drop_slot := getattr(self.source.scratch, "drop_slot", None):
-            for run in ("out", "ref"):
-                drop_slot(self.state_name(run))
+            try:
+                name.scratch.drop(name.name)
+            except Exception as error:
+                left.append(f"{name}: {' '.join(str(error).split())}")
+        return left
 
     def _limit(self, rows: int) -> dict[str, str]:
         option = self.source.scratch.batch_limit
@@ -158,7 +165,12 @@ class Subject:
         if address := self._user.get(widget):
             self.is_demonstration = False
             options = self._user if end.system == "cdc" else _json(end.options, self._user.get(end.options))
-            return SCRATCH[end.system](address, options)
+            if end.system in _OWN_PATH and is_local(address) and not address.startswith("file:"):
+                address = str(Path(address).absolute())  # the drivers have another working directory
+            scratch = SCRATCH[end.system](address, options)
+            if side == "source" and end.system in _OWN_PATH:
+                self._check_pattern(address, scratch)
+            return scratch
         example = demo(end.system, str(self.folder / DEMONSTRATIONS / end.system))
         if end.system not in self.demonstrations:
             self.demonstrations.append(end.system)
@@ -169,6 +181,13 @@ class Subject:
         if end.system == "cdc":
             self._addresses |= {"database_user": scratch.options["database_user"]}
         return scratch
+
+    def _check_pattern(self, pattern: str, scratch: Scratch) -> None:
+        """Raises :class:`Misconfigured` if whoever reads ``pattern`` would read the rows of the proof."""
+        own = PurePosixPath(scratch.place(f"{self.token}_in").replace("*", "0"))
+        if "*" in pattern and any(own.match(one) for one in alternatives(pattern)):
+            text = f"is {pattern}, and so reads {own}, which the proof makes; give a folder that no pipeline reads."
+            raise Misconfigured(_COMMAND, [Problem("source", text)])
 
 
 def _pipeline_call(notebook: Path) -> dict[str, str]:
@@ -187,4 +206,6 @@ def _json(option: str, text: str | None) -> dict[str, str]:
         value = json.loads(text or "{}")
     except ValueError as wrong:
         raise Misconfigured(_COMMAND, [Problem(option, f"is no JSON: {wrong}.")]) from None
+    if not isinstance(value, dict):
+        raise Misconfigured(_COMMAND, [Problem(option, 'must be a JSON object, such as {"name": "value"}.')])
     return {str(name): str(item) if not isinstance(item, (dict, list)) else json.dumps(item) for name, item in value.items()}

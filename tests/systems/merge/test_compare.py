@@ -12,6 +12,7 @@ import pytest
 from connectors import connect, quality
 from connectors.core import Misconfigured
 from connectors.ground import machine
+from connectors.systems.delta.compare import _digests
 from connectors.testing.servers import PostgresServer
 from tests.servers import required
 from tests.systems.merge.test_merge_all import Tables, databases
@@ -49,9 +50,7 @@ def tables(spark: Any, tmp_path: Path, shop: Shop) -> Tables:
     """Two tables that are equal to those of the database."""
     tables = Tables(spark, tmp_path / "shop")
     orders, users = databases("orders", "Users")
-    changes = [
-        table.upsert(id=number, name=name, amount=amount) for table in (orders, users) for number, name, amount in ROWS
-    ]
+    changes = [table.upsert(id=number, name=name, amount=amount) for table in (orders, users) for number, name, amount in ROWS]
     tables.merge(*changes)
     shop.table("orders", list(ROWS))
     shop.table("Users", list(ROWS))
@@ -149,3 +148,58 @@ def test_what_cannot_be_compared_is_an_error_that_says_why(spark: Any, tmp_path:
     shop.run("ALTER TABLE shop.orders RENAME COLUMN id TO number")
     with pytest.raises(Misconfigured, match=r"database +has no column id in shop\.orders, which identifies the rows of orders"):
         compared(shop, tables)
+
+
+@pytest.mark.server
+def test_a_key_that_the_database_has_twice_and_the_target_once_is_missing(shop: Shop, tables: Tables) -> None:
+    shop.run(
+        "ALTER TABLE shop.orders DROP CONSTRAINT orders_pkey",
+        "INSERT INTO shop.orders VALUES (6, 'name 6', 60), (7, 'another', 1)",
+    )
+    found = compared(shop, tables, tables=["orders"])["orders"]
+    assert (found["rows"], found["target_rows"]) == (41, 39)
+    assert [found[kind] for kind in ("missing", "extra", "different")] == [2, 0, 0]
+    assert found["examples"] == ['{"id":6}', '{"id":7}']
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_a_value_that_a_cast_would_alter_is_a_difference(spark: Any, shop: Shop, tables: Tables, ansi: str) -> None:
+    place = f"delta.`{tables.path}/orders`"
+    spark.sql(f"UPDATE {place} SET amount = NULL WHERE id = 7")
+    spark.sql(f"ALTER TABLE {place} ADD COLUMNS (times ARRAY<TIMESTAMP>, hour BIGINT)")
+    spark.sql(f"UPDATE {place} SET times = array(timestamp'2026-01-01 00:00:00.123456Z') WHERE id IN (9, 10)")
+    shop.run(
+        "ALTER TABLE shop.orders ALTER COLUMN amount TYPE numeric(30,2)",
+        "UPDATE shop.orders SET amount = 1e25 WHERE id = 7",
+        "UPDATE shop.orders SET amount = amount + 0.25 WHERE id = 8",
+        "ALTER TABLE shop.orders ADD COLUMN times timestamptz[], ADD COLUMN hour time DEFAULT '10:00'",
+        "UPDATE shop.orders SET times = ARRAY['2026-01-01 00:00:00.123456Z'::timestamptz] WHERE id = 9",
+        "UPDATE shop.orders SET times = ARRAY['2026-01-01 00:00:00.123457Z'::timestamptz] WHERE id = 10",
+    )
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        found = compared(shop, tables, tables=["orders"])["orders"]
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert found["examples"] == ['{"id":10}', '{"id":7}', '{"id":8}']
+    assert [found[kind] for kind in ("missing", "extra", "different")] == [0, 0, 3]
+    assert found["left_out"] == ["hour"]
+
+
+@pytest.mark.spark
+def test_keys_that_differ_by_a_microsecond_are_two(spark: Any) -> None:
+    rows = spark.sql("SELECT timestamp'2026-01-01 00:00:00.123456Z' at UNION ALL SELECT timestamp'2026-01-01 00:00:00.123457Z'")
+    assert _digests(rows, ["at"]).select("key").distinct().count() == 2
+
+
+@pytest.mark.server
+def test_a_table_that_the_database_does_not_have_any_more_is_named_before_any_is_added_up(
+    shop: Shop, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.run("DROP TABLE shop.orders")
+    with monkeypatch.context() as patch:
+        patch.delattr("connectors.systems.delta.compare._Sides.add_up")
+        with pytest.raises(Misconfigured, match=r"cannot give shop\.orders, the source of orders; name other tables by tables"):
+            compared(shop, tables)
+    assert list(compared(shop, tables, tables=["Users"])) == ["Users"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...core import Misconfigured, Problem
@@ -14,6 +17,7 @@ from .sink import TablePlace, known_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 NAME: Final = "connect.compare"
 RESULT: Final = (
@@ -27,6 +31,11 @@ _LOOK_SECONDS: Final = 5.0
 _MOST_LOOKED_AT: Final = 10_000
 """The most rows that are looked at again. If more differ, no transaction that is under way explains it."""
 _SHOWN: Final = 5
+_ALTERED: Final = "connectors_altered"
+"""A column that is not null where a value of the database does not fit the type that it has here."""
+_MICROS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_JSON: Final = {"timestampFormat": f"{_MICROS}XXX", "timestampNTZFormat": _MICROS}
+"""By default JSON has milliseconds only."""
 
 
 def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] = (), wait: str = "0s") -> DataFrame:
@@ -39,8 +48,9 @@ def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] =
 
     Returns a row for each table: its name here and its ``source`` there, the ``rows`` of the database and ``target_rows``; the
     rows that are ``missing`` here, ``extra`` (also twice), ``different``, and ``unsettled`` (they changed all the time);
-    ``examples``, some keys as JSON; ``left_out``, the columns that only one side has. Raises
-    :class:`~connectors.ground.errors.Misconfigured` for a target without merged tables, and for an unknown table.
+    ``examples``, some keys as JSON; ``left_out``, the columns that only one side has, or that are text in the database only.
+    Raises :class:`~connectors.ground.errors.Misconfigured` for a target without merged tables, for an unknown table, and for
+    one that the database does not have.
     """
     from pyspark.sql import SparkSession
 
@@ -54,6 +64,8 @@ def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] =
     if unknown := sorted({*tables} - {*names}):
         raise _wrong("tables", f"has {unknown[0]}, which is not in {target}; it has {', '.join(names)}.")
     sides = [_Sides(spark, database, table) for table in merged if not tables or table.name in tables]
+    for side in sides:
+        side.add_up()
     _look_again(sides, seconds)
     return spark.createDataFrame([side.result() for side in sides], RESULT)
 
@@ -69,12 +81,12 @@ def _tables(spark: SparkSession, target: str) -> list[MergedTable]:
 
 
 class _Difference(NamedTuple):
-    """The digests of a row in the source and in the target, the range of its key, and whether the target has it twice."""
+    """The digests of a key's rows in the source and in the target, the range of the key, and how many more the target has."""
 
-    source: int | None
-    target: int | None
+    source: Decimal | None
+    target: Decimal | None
     range: int
-    is_doubled: bool
+    surplus: int
 
 
 class _Sides:
@@ -88,20 +100,34 @@ class _Sides:
             raise _wrong("target", f"has {table.name}, which no merge has written.")
         self.table, self.state, self.source = table, state, source_name(state.topic)
         reader = spark.read.format("connectors.jdbc").options(**database).option("dbtable", _exact(self.source))
-        source, rows = reader.load(), table.rows(spark)
+        rows = table.rows(spark)
+        try:
+            source = reader.load()
+        except Exception as error:
+            text = f"cannot give {self.source}, the source of {table.name}; name other tables by tables, or delete this one."
+            raise _wrong("database", f"{text} {' '.join(str(error).split())}") from error
         if self.state.deleted:
             rows = rows.where(F.col(quoted(self.state.deleted)).isNull()).drop(self.state.deleted)
         rows = rows.drop(_OWN)
-        types = {field.name: field.dataType for field in rows.schema}
-        self.left_out = sorted({*types} ^ set(source.columns))
-        if lost := [key for key in self.state.keys if key not in types or key not in source.columns]:
+        types, kinds = ({field.name: field.dataType for field in side.schema} for side in (rows, source))
+        common = [name for name in types if name in kinds and not _is_text_only(kinds[name], types[name])]
+        self.left_out = sorted({*types, *kinds} - {*common})
+        if lost := [key for key in self.state.keys if key not in common]:
             raise _wrong("database", f"has no column {lost[0]} in {self.source}, which identifies the rows of {table.name}.")
-        common = [name for name in types if name in source.columns]
-        typed = source.select(*(F.col(quoted(name)).cast(types[name]).alias(name) for name in common))
-        self._source, self._target = _digests(typed, state.keys), _digests(rows.select(*map(quoted, common)), state.keys)
-        self.rows, self.target_rows, ranges = self._ranges()
-        self.open: dict[str, _Difference] = dict(self._differences(ranges))
+        altered = [_is_altered(name, kinds[name], types[name]) for name in common if kinds[name] != types[name]]
+        typed = source.select(
+            *(F.col(quoted(name)).try_cast(types[name]).alias(name) for name in common),
+            F.when(reduce(or_, altered, F.lit(False)), F.lit(True)).alias(_ALTERED),
+        )
+        rows = rows.select(*map(quoted, common), F.lit(None).cast("boolean").alias(_ALTERED))
+        self._source, self._target = _digests(typed, state.keys), _digests(rows, state.keys)
+        self.open: dict[str, _Difference] = {}
         self.unsettled: dict[str, _Difference] = {}
+
+    def add_up(self) -> None:
+        """Compares the sums of both sides, and the rows of the ranges in which they differ."""
+        self.rows, self.target_rows, ranges = self._ranges()
+        self.open = dict(self._differences(ranges))
 
     def look_again(self) -> None:
         """Leaves out the rows that are equal now, and those whose source has changed."""
@@ -116,8 +142,8 @@ class _Sides:
 
     def result(self) -> tuple[Any, ...]:
         """The row of the answer."""
-        missing = sum(row.target is None for row in self.open.values())
-        extra = sum(row.source is None or row.is_doubled for row in self.open.values())
+        missing = sum(row.surplus < 0 for row in self.open.values())
+        extra = sum(row.surplus > 0 for row in self.open.values())
         counts = (missing, extra, len(self.open) - missing - extra, len(self.unsettled))
         examples = sorted(self.open)[:_SHOWN]
         return (self.table.name, self.source, self.rows, self.target_rows, *counts, examples, self.left_out)
@@ -126,8 +152,7 @@ class _Sides:
         """The number of rows of both sides, and the ranges in which they differ."""
         from pyspark.sql import functions as F
 
-        total = F.sum(F.col("digest").cast("decimal(38,0)"))  # a sum of 64-bit numbers would overflow
-        frames = [side.groupBy("range").agg(F.count("*"), total).collect() for side in (self._source, self._target)]
+        frames = [side.groupBy("range").agg(F.count("*"), _total()).collect() for side in (self._source, self._target)]
         sums = [{number: (count, total) for number, count, total in frame} for frame in frames]
         differ = [number for number in sums[0].keys() | sums[1].keys() if sums[0].get(number) != sums[1].get(number)]
         rows, target_rows = (sum(rows for rows, _ in side.values()) for side in sums)
@@ -140,14 +165,16 @@ class _Sides:
         if not ranges:
             return
         source, target = (
-            side.where(F.col("range").isin(list(ranges))).groupBy("key", "range").agg(F.min("digest"), F.count("*") > 1)
-            for side in (self._source, self._target)
+            side.where(F.col("range").isin(list(ranges)))
+            .groupBy("key", "range")
+            .agg(_total().alias(name), F.count("*").alias(f"{name}s"))
+            for name, side in (("source", self._source), ("target", self._target))
         )
-        source, target = source.toDF("key", "range", "source", "_"), target.toDF("key", "range", "target", "is_doubled")
-        joined = source.drop("_").join(target, ["key", "range"], "full")
-        wrong = joined.where(~F.col("source").eqNullSafe(F.col("target")) | F.col("is_doubled"))
-        for row in wrong.select("key", "source", "target", "range", "is_doubled").toLocalIterator():
-            yield row.key, _Difference(row.source, row.target, row.range, bool(row.is_doubled))
+        surplus = F.coalesce("targets", F.lit(0)) - F.coalesce("sources", F.lit(0))
+        joined = source.join(target, ["key", "range"], "full").withColumn("surplus", surplus)
+        wrong = joined.where(~F.col("source").eqNullSafe(F.col("target")) | (F.col("surplus") != 0))
+        for row in wrong.select("key", "source", "target", "range", "surplus").toLocalIterator():
+            yield row.key, _Difference(row.source, row.target, row.range, row.surplus)
 
 
 def _look_again(sides: Sequence[_Sides], seconds: float) -> None:
@@ -167,7 +194,7 @@ def _digests(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """For each row its ``key`` as JSON, the ``range`` of the key, and a ``digest`` of all columns."""
     from pyspark.sql import functions as F
 
-    key = F.to_json(F.struct(*map(quoted, keys)))
+    key = F.to_json(F.struct(*map(quoted, keys)), _JSON)
     digest = F.xxhash64(*(_hashable(rows, name) for name in rows.columns))
     return rows.select(key.alias("key"), F.pmod(F.xxhash64(key), F.lit(_RANGES)).alias("range"), digest.alias("digest"))
 
@@ -178,7 +205,29 @@ def _hashable(rows: DataFrame, name: str) -> Column:
 
     column = F.col(quoted(name))
     is_nested = rows.schema[name].dataType.typeName() in ("map", "array", "struct")
-    return F.struct(F.to_json(F.struct(column)) if is_nested else column, column.isNull())
+    return F.struct(F.to_json(F.struct(column), _JSON) if is_nested else column, column.isNull())
+
+
+def _total() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.sum(F.col("digest").cast("decimal(38,0)"))  # a sum of 64-bit numbers would overflow
+
+
+def _is_text_only(source: DataType, target: DataType) -> bool:
+    """True for types such as PostgreSQL's ``time``, which is text there, and a number in the log."""
+    return source.typeName() == "string" != target.typeName()
+
+
+def _is_altered(name: str, source: DataType, target: DataType) -> Column:
+    """True for a value of the database that is not the same as the type ``target``; a floating number may be rounded."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DecimalType, IntegralType
+
+    column = F.col(quoted(name))
+    cast = column.try_cast(target)
+    is_same = cast.try_cast(source).eqNullSafe(column) if isinstance(target, (DecimalType, IntegralType)) else cast.isNotNull()
+    return column.isNotNull() & ~is_same
 
 
 def _exact(source: str) -> str:
