@@ -103,8 +103,8 @@ class Subject:
         """The pipeline's name in the ``run``, from which its checkpoint and the id of its sink follow."""
         return f"{self.token}_{run}"
 
-    def parameters(self, run: str, rows: int) -> dict[str, str]:
-        """The notebook's parameters in the ``run``; a batch has at most ``rows`` rows, where the source can be bounded."""
+    def parameters(self, run: str, rows: int | None = None) -> dict[str, str]:
+        """The notebook's parameters in the ``run``; ``rows`` bounds a batch, where the source can do so."""
         values = {**self._user, **self._addresses, "trigger": "availableNow"}
         values |= {"name": self.state_name(run), "workdir": str(self.folder / "state")}
         values["source"] = self.source.scratch.place(self.source.name)
@@ -112,13 +112,13 @@ class Subject:
         values["target"] = target.scratch.target_place(target.name)
         for side, end in (("source", self.source_end), ("target", self.target_end)):
             if end.system != _DELTA and end.options:
-                own = self._limit(rows) if side == "source" else {}
+                own = self._limit(rows) if rows and side == "source" else {}
                 values[end.options] = json.dumps({**own, **self._options[side], **_json(end.options, values.get(end.options))})
         return values
 
     def pipeline(self, run: str) -> Pipeline:
         """The pipeline as its notebook sees it in the ``run``."""
-        return self._pipeline(self.parameters(run, 1))
+        return self._pipeline(self.parameters(run))
 
     def put(self, orders: Sequence[Order]) -> None:
         """Adds orders to the source."""
@@ -141,7 +141,7 @@ class Subject:
 
     def _limit(self, rows: int) -> dict[str, str]:
         option = self.source.scratch.batch_limit
-        if not self.source.scratch.batch_limit or self.is_copy or self.is_merged:
+        if self.is_copy or self.is_merged:
             return {}
         units = {"maxFilesPerTrigger": 1, "maxBytesPerTrigger": rows * 80}
         return {option: str(units.get(option, rows))}

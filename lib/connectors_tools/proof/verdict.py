@@ -69,7 +69,7 @@ class Verdict:
 
 def verdict(spark: SparkSession, subject: Subject, fed: int) -> Verdict:
     """Runs the notebook undisturbed, into a target of its own, and compares."""
-    run_notebook(str(subject.notebook.absolute()), subject.parameters("ref", fed))
+    run_notebook(str(subject.notebook.absolute()), subject.parameters("ref"))
     broken, reference = subject.pipeline("out"), subject.pipeline("ref")
     rows = {run: _rows(spark, subject, pipeline) for run, pipeline in (("out", broken), ("ref", reference))}
     comparisons = [compared("target", rows["ref"], rows["out"])]
