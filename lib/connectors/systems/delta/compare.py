@@ -131,14 +131,17 @@ class _Sides:
 
     def look_again(self) -> None:
         """Leaves out the rows that are equal now, and those whose source has changed."""
-        if len(self.open) > _MOST_LOOKED_AT:
-            return
         found = {**self.open, **self.unsettled}
         now = dict(self._differences(sorted({row.range for row in found.values()})))
         still = {key: now[key] for key in found if key in now}
         is_same = {key: key in self.open and row.source == self.open[key].source for key, row in still.items()}
         self.open = {key: row for key, row in still.items() if is_same[key]}
         self.unsettled = {key: row for key, row in still.items() if not is_same[key]}
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while another look may find rows that are equal by now."""
+        return bool(self.open or self.unsettled) and len(self.open) <= _MOST_LOOKED_AT
 
     def result(self) -> tuple[Any, ...]:
         """The row of the answer."""
@@ -180,13 +183,13 @@ class _Sides:
 def _look_again(sides: Sequence[_Sides], seconds: float) -> None:
     """Looks again, until ``seconds`` have passed, at the rows that differ."""
     until, pause = machine.monotonic() + seconds, min(_LOOK_SECONDS, seconds)
-    while seconds and any(side.open or side.unsettled for side in sides):
+    while seconds and (waiting := [side for side in sides if side.is_waiting]):
         left = until - machine.monotonic()
         if left <= 0:
             return
         machine.sleep(min(pause, left))
         pause *= 2
-        for side in sides:
+        for side in waiting:
             side.look_again()
 
 
