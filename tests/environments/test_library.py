@@ -70,6 +70,7 @@ def test_what_is_carried_is_the_library_and_nothing_else() -> None:
     names = list(arrival.CarriedLibrary(library.packed()).files)
     assert "connectors/__init__.py" in names
     assert all(name.startswith("connectors/") and not name.endswith(".pyc") for name in names)
+    assert not [name for name in names if "/testing/demo" in name or "/testing/scratch/" in name]
 
 
 @pytest.mark.essential

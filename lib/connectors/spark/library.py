@@ -47,6 +47,8 @@ _reached: weakref.WeakSet[Any] = weakref.WeakSet()
 _within: ContextVar[bool] = ContextVar("within", default=False)
 """True while something is pickled inside of what carries the library already."""
 _TIME = (1980, 1, 1, 0, 0, 0)
+_AT_HOME = ("testing/demo", "testing/scratch/")
+"""The beginnings of the names of files that no worker needs: what starts and feeds the systems of demonstrations."""
 
 
 def reach(spark: SparkSession, kinds: Iterable[type] = ()) -> None:
@@ -109,7 +111,10 @@ def packed() -> bytes:
 def _packed() -> bytes:
     root = Path(__file__).parents[1]
     files = sorted(file for file in root.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    return bz2.compress(_zipped({f"{root.name}/{file.relative_to(root).as_posix()}": file.read_bytes() for file in files}))
+    names = {file.relative_to(root).as_posix(): file for file in files}
+    return bz2.compress(
+        _zipped({f"{root.name}/{name}": file.read_bytes() for name, file in names.items() if not name.startswith(_AT_HOME)})
+    )
 
 
 def _zipped(files: Mapping[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
