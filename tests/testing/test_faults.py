@@ -161,3 +161,12 @@ def test_a_child_tells_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
     assert in_a_child(fail) == 1
     assert "oops" in capfd.readouterr().err
     assert os.getpid() == parent
+
+
+def test_a_fault_can_strike_the_second_time_that_a_process_is_at_a_point(tmp_path: Path) -> None:
+    injector = FailureInjector(tmp_path)
+    injector.arm(Point.COMMIT_BEFORE, row=2)
+    injector.reach(Point.COMMIT_BEFORE)
+    injector.reach(Point.COMMIT_AFTER)
+    with pytest.raises(Injected):
+        injector.reach(Point.COMMIT_BEFORE)

@@ -78,6 +78,12 @@ def test_the_users_options_reach_the_notebook_and_win_over_those_of_the_proof(tm
     assert names == ["topic prove_1_in", f"table {tmp_path}/tables/prove_1_out", f"table {tmp_path}/tables/prove_1_ref"]
 
 
+def test_batches_are_bounded_but_for_the_undisturbed_run(tmp_path: Path) -> None:
+    proven = subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093")
+    assert json.loads(proven.parameters("out", 70)["options"]) == {"maxOffsetsPerTrigger": "70"}
+    assert json.loads(proven.parameters("ref")["options"]) == {}
+
+
 def test_runs_share_nothing_but_the_source(tmp_path: Path) -> None:
     proven = subject("lines_to_delta", tmp_path)
     runs = [proven.parameters(run, 100) for run in ("out", "ref")]
@@ -134,6 +140,8 @@ def test_whoever_says_no_finds_nothing_made(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.spark
 def test_rows_are_compared_as_often_as_they_are_there(spark: Any) -> None:
     columns = "id long, city string, at timestamp, tags array<string>"
+    times = [spark.sql(f"SELECT timestamp '2026-01-01 00:00:00.00000{digit}' at") for digit in (1, 2)]
+    assert compared("target", *times).wrong == 1, "times have microseconds"
     expected = spark.sql("SELECT id, if(id = 3, null, 'Bern') city, timestamp '2026-01-01' at, array('a') tags FROM range(6)")
     broken = expected.where("id > 0").unionAll(expected.where("id in (1, 3)")).unionAll(expected.where("id = 3"))
     broken = broken.unionAll(spark.sql("SELECT 4L id, '' city, timestamp '2026-01-01' at, array('a') tags"))

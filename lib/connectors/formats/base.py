@@ -204,6 +204,11 @@ def sql_type(kind: pa.DataType) -> str:
     return _NAMES[kind]
 
 
+_MICROSECONDS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+WHOLE_TIMES: Final = {"timestampFormat": f"{_MICROSECONDS}XXX", "timestampNTZFormat": _MICROSECONDS}
+"""Options of Spark's ``to_json``, which otherwise cuts times to milliseconds."""
+
+
 def quoted(name: str) -> str:
     """``name`` in backticks, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"

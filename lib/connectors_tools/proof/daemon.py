@@ -1,4 +1,7 @@
-"""The workbench's daemon of Python workers, in which faults can strike the calls to systems."""
+"""The workbench's daemon of Python workers, in which faults can strike the calls to systems.
+
+Spark starts it by the name of its module.
+"""
 
 import os
 

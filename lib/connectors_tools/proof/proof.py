@@ -49,7 +49,7 @@ class Proof:
     """Seconds since 1970."""
     delivered: list[tuple[float, int]] = field(default_factory=list)
     """The rows delivered, by seconds since the start."""
-    _is_begun: bool = field(default=False, init=False)
+    _has_names: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.faults if name not in FAULTS]
@@ -92,7 +92,7 @@ class Proof:
         if taken:
             text = f"is taken: {taken[0]} exists, and a proof touches no such name."
             raise Misconfigured("connectors prove", [Problem("token", text)])
-        self._is_begun = True
+        self._has_names = True
         if self.subject.source_end.system == "delta":
             session()
         self.subject.source.scratch.create(self.subject.source.name)
@@ -125,7 +125,7 @@ class Proof:
         """Removes all that :meth:`run` has made; returns what it could not remove, and why."""
         for name in _FOLDERS:
             shutil.rmtree(self.folder / name, ignore_errors=True)
-        return self.subject.drop() if self._is_begun else []
+        return self.subject.drop() if self._has_names else []
 
     def _feed(self, first: int, count: int) -> int:
         """Adds ``count`` orders in some portions, and returns how many there are."""

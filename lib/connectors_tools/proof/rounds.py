@@ -44,7 +44,6 @@ _PASSES: Final = 6
 _LATEST_KILL: Final = 25.0
 """Seconds after its start at which a driver that passes no chosen point is killed."""
 _HOLD_SECONDS: Final = 120.0
-_OLDER: Final = "the run after it"
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,8 @@ class Rounds:
         self._points = _points(subject)
         self._few = max(batch_rows // 4, 1)
         """Rows that a task has, whatever its share of a batch is."""
+        self._has_struck = False
+        """True if this round has broken something without the injector."""
         self._drivers: list[Driver] = []
 
     def run(self, number: int, rows: int) -> Outcome:
@@ -89,8 +90,9 @@ class Rounds:
             "older-checkpoint": self._older_checkpoint,
         }  # fmt: skip
         start, struck = machine.monotonic() - self.since, self._injector.struck()
+        self._has_struck = False
         what = methods[fault](_SCALES[number % len(_SCALES)])
-        is_struck = self._injector.struck() > struck or _OLDER in what or "any moment" in what
+        is_struck = self._has_struck or self._injector.struck() > struck
         self._injector.disarm()
         return Outcome(number, fault, what, is_struck, start, machine.monotonic() - self.since, rows)
 
@@ -124,6 +126,7 @@ class Rounds:
         if code is not None:
             return self._end(driver, code, f"to be killed after {seconds:.1f} s")
         driver.kill()
+        self._has_struck = True
         return f"killed {seconds:.1f} s after its start, at any moment"
 
     def _executor(self, cores: int) -> str:
@@ -178,9 +181,10 @@ class Rounds:
             return f"{end}, and there is no older checkpoint"
         _copy(checkpoint, newer)
         _copy(older, checkpoint)
+        self._has_struck = True
         driver = self._start(cores)
         code = driver.wait()
-        what = self._end(driver, code, _OLDER)
+        what = self._end(driver, code, "the run after it")
         if code != 0:
             _copy(newer, checkpoint)
             what += "; the newer checkpoint is back"

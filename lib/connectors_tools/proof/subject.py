@@ -185,7 +185,7 @@ class Subject:
     def _check_pattern(self, pattern: str, scratch: Scratch) -> None:
         """Raises :class:`Misconfigured` if whoever reads ``pattern`` would read the rows of the proof."""
         own = PurePosixPath(scratch.place(f"{self.token}_in").replace("*", "0"))
-        if "*" in pattern and any(own.match(one) for one in alternatives(pattern)):
+        if "*" in pattern and any(own.match(glob) for glob in alternatives(pattern)):
             text = f"is {pattern}, and so reads {own}, which the proof makes; give a folder that no pipeline reads."
             raise Misconfigured(_COMMAND, [Problem("source", text)])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.quality.check import quoted
+from connectors.formats.base import WHOLE_TIMES, quoted
 from connectors.testing.notebooks import run_notebook
 from connectors.workbench.versions import history
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SHOWN: Final = 5
+_JSON: Final = {"ignoreNullFields": "false", **WHOLE_TIMES}
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,8 @@ def verdict(spark: SparkSession, subject: Subject, fed: int) -> Verdict:
         stored = [pipeline.stored(spark, "quarantine") for pipeline in (reference, broken)]
         comparisons.append(compared("quarantine", *stored))
     if not (subject.is_merged or subject.is_copy):
-        counts = [pipeline.reconciliation(spark).first() for pipeline in (broken, reference)]
-        read = int(counts[1]["read"]) if counts[1] else 0
-        letters = tuple(int(count["dead_letters"]) if count else 0 for count in counts)  # type: ignore[assignment]
+        found, expected = (pipeline.reconciliation(spark).collect()[0] for pipeline in (broken, reference))
+        read, letters = expected["read"], (found["dead_letters"], expected["dead_letters"])
     return Verdict(comparisons, fed, read, letters)
 
 
@@ -110,10 +110,11 @@ def compared(place: str, expected: DataFrame, actual: DataFrame) -> Comparison:
 
 
 def _comparable(rows: DataFrame) -> DataFrame:
-    """Each row as JSON, whose columns are in the order of their names; those that say when it was written are left out."""
-    columns = sorted(name for name in rows.columns if not name.startswith("_"))
-    struct = ", ".join(map(quoted, columns))
-    return rows.selectExpr(f"to_json(struct({struct}), map('ignoreNullFields', 'false')) AS row")
+    """Each row as JSON, whose columns are in the order of their names, without the place of its change in the run's stream."""
+    from pyspark.sql import functions as f
+
+    columns = [f.col(quoted(name)) for name in sorted(rows.columns) if name != "_position"]
+    return rows.select(f.to_json(f.struct(*columns), _JSON).alias("row"))
 
 
 def _rows(spark: SparkSession, subject: Subject, pipeline: Any) -> DataFrame:

@@ -9,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...core import Misconfigured, Problem
-from ...formats.base import quoted
+from ...formats.base import WHOLE_TIMES, quoted
 from ...ground import machine
 from ...ground.options import Duration
 from .merge_all import MergedTable, merged_tables, source_name
@@ -33,9 +33,6 @@ _MOST_LOOKED_AT: Final = 10_000
 _SHOWN: Final = 5
 _ALTERED: Final = "connectors_altered"
 """A column that is not null where a value of the database does not fit the type that it has here."""
-_MICROS: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-_JSON: Final = {"timestampFormat": f"{_MICROS}XXX", "timestampNTZFormat": _MICROS}
-"""By default JSON has milliseconds only."""
 
 
 def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] = (), wait: str = "0s") -> DataFrame:
@@ -197,7 +194,7 @@ def _digests(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
     """For each row its ``key`` as JSON, the ``range`` of the key, and a ``digest`` of all columns."""
     from pyspark.sql import functions as F
 
-    key = F.to_json(F.struct(*map(quoted, keys)), _JSON)
+    key = F.to_json(F.struct(*map(quoted, keys)), WHOLE_TIMES)
     digest = F.xxhash64(*(_hashable(rows, name) for name in rows.columns))
     return rows.select(key.alias("key"), F.pmod(F.xxhash64(key), F.lit(_RANGES)).alias("range"), digest.alias("digest"))
 
@@ -208,7 +205,7 @@ def _hashable(rows: DataFrame, name: str) -> Column:
 
     column = F.col(quoted(name))
     is_nested = rows.schema[name].dataType.typeName() in ("map", "array", "struct")
-    return F.struct(F.to_json(F.struct(column), _JSON) if is_nested else column, column.isNull())
+    return F.struct(F.to_json(F.struct(column), WHOLE_TIMES) if is_nested else column, column.isNull())
 
 
 def _total() -> Column:
