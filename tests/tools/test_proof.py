@@ -49,7 +49,7 @@ def record(**changes: Any) -> ProofRecord:
     ("kind", "reason"),
     [
         ("http_to_delta", r"has the source http, which takes no rows from a proof; it can be cdc, delta, "),
-        ("delta_to_firehose", r"has the target firehose, which cannot be read back, row by row; it can be cdc, delta, "),
+        ("delta_to_firehose", r"has the target firehose, which cannot be read back, row by row; it can be delta, "),
         ("enrich", r"calls a service"),
     ],
 )
@@ -279,8 +279,8 @@ def test_an_interrupted_proof_leaves_no_driver(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_driver_ends_with_its_proof() -> None:
-    driver = "import os; from connectors_tools.proof.driver import _end_with; print(1, flush=True); _end_with(os.getppid())"
-    driver += "; print('survives')"
+    driver = "import os; from connectors_tools.proof.driver import _end_with"
+    driver += "; proof = os.getppid(); print(1, flush=True); _end_with(proof); print('survives')"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {driver!r}], start_new_session=True)"
     with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as proof:
         assert proof.stdout is not None

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -41,7 +41,10 @@ _CLUSTER: Final = {
 
 @dataclass(frozen=True)
 class Task:
-    """A run of a notebook: ``systems`` get faults, ``unprotected`` ones also a new ledger at each start."""
+    """A run of a notebook: ``systems`` get faults, ``unprotected`` ones also a new ledger at each start.
+
+    The run ends with the process ``proof``.
+    """
 
     notebook: str
     parameters: Mapping[str, str]
@@ -49,6 +52,7 @@ class Task:
     systems: Sequence[str]
     master: str
     unprotected: bool = False
+    proof: int = field(default_factory=os.getpid)
 
 
 class Driver:
@@ -122,8 +126,8 @@ def _end_with(proof: int) -> None:
 
 def main() -> None:
     """Runs the task that the input of this process has."""
-    Thread(target=_end_with, args=[os.getppid()], daemon=True).start()
     task: dict[str, Any] = json.load(sys.stdin)
+    Thread(target=_end_with, args=[task["proof"]], daemon=True).start()
     injector = FailureInjector(task["faults"])
     add_faults(task["systems"], injector, unprotected=task["unprotected"])
     faulty_calls(injector)

@@ -11,6 +11,7 @@ from typing import Final
 
 from connectors.ground import machine
 from connectors.ground.errors import Misconfigured, Problem
+from connectors.metrics.words import count
 from connectors.testing.demo import orders_of
 from connectors.workbench import session
 
@@ -77,7 +78,7 @@ class Proof:
 
     def plan(self) -> list[str]:
         """What the proof will do, in words."""
-        faults = f"{self.kills} rounds of faults ({', '.join(self.faults)}), {self.rows:,} rows"
+        faults = f"{count(self.kills, 'round')} of faults ({', '.join(self.faults)}), {self.rows:,} rows"
         shown = ", ".join(self.subject.demonstrations)
         where = f", on a demonstration of {shown}" if shown else ""
         return [
@@ -127,9 +128,9 @@ class Proof:
             shutil.rmtree(self.folder / name, ignore_errors=True)
         return self.subject.drop() if self._has_names else []
 
-    def _feed(self, first: int, count: int) -> int:
-        """Adds ``count`` orders in some portions, and returns how many there are."""
-        portion = max(count // _BATCHES, 1)
-        for start in range(first, first + count, portion):
-            self.subject.put(list(orders_of(start, min(portion, first + count - start))))
-        return first + count
+    def _feed(self, first: int, rows: int) -> int:
+        """Adds so many ``rows``, with numbers from ``first`` on, in some portions; returns how many there are."""
+        portion = max(rows // _BATCHES, 1)
+        for start in range(first, first + rows, portion):
+            self.subject.put(list(orders_of(start, min(portion, first + rows - start))))
+        return first + rows

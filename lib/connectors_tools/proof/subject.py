@@ -22,7 +22,7 @@ from ..pipeline_sources import SOURCES
 from ..pipeline_targets import TARGETS
 
 _COMMAND: Final = "connectors prove"
-_PROVEN: Final = ("cdc", "delta", "dynamodb", "elasticsearch", "files", "jdbc", "kafka", "redis")
+_PROVEN: Final = ("delta", "dynamodb", "elasticsearch", "files", "jdbc", "kafka", "redis")
 """Targets that can be read back."""
 _DELTA: Final = "delta"
 DEMONSTRATIONS: Final = "demonstrations"

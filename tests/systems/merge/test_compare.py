@@ -74,7 +74,9 @@ def test_equal_tables_have_no_difference(shop: Shop, tables: Tables) -> None:
 
 
 @pytest.mark.server
-def test_rows_that_are_missing_extra_or_different_are_told_by_their_keys(spark: Any, shop: Shop, tables: Tables) -> None:
+def test_rows_that_are_missing_extra_or_different_are_told_by_their_keys(
+    spark: Any, shop: Shop, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shop.run(
         "INSERT INTO shop.orders VALUES (100, 'new', 1), (101, NULL, 1)",
         "DELETE FROM shop.orders WHERE id = 7",
@@ -82,7 +84,9 @@ def test_rows_that_are_missing_extra_or_different_are_told_by_their_keys(spark: 
         "UPDATE shop.orders SET name = NULL WHERE id = 9",
     )
     spark.sql(f"INSERT INTO delta.`{tables.path}/orders` SELECT * FROM delta.`{tables.path}/orders` WHERE id = 6")
-    both = compared(shop, tables)
+    monkeypatch.setattr("connectors.systems.delta.compare._MOST_LOOKED_AT", 5)
+    monkeypatch.setattr(machine, "sleep", lambda _: pytest.fail("so many rows are not on their way"))
+    both = compared(shop, tables, wait="1 hour")
     found = both["orders"]
     assert (found["rows"], found["target_rows"]) == (40, 40)
     assert [found[kind] for kind in ("missing", "extra", "different")] == [2, 2, 2]
