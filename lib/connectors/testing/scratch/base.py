@@ -91,9 +91,9 @@ def values_of(system: str, scratch: Scratch, **options: str) -> Any:
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    """Waits for a thing that was made, or is to go. Raises :class:`ConnectorError` after a minute."""
+    """Waits until the system shows a change of ``what``. Raises :class:`ConnectorError` after a minute."""
     until = machine.monotonic() + _READY_SECONDS
     while not is_true():
         if machine.monotonic() > until:
-            raise ConnectorError(f"{what} is not there {_READY_SECONDS:g} s after it was made")
+            raise ConnectorError(f"{what} is not to be seen after {_READY_SECONDS:g} s")
         machine.sleep(0.1)
