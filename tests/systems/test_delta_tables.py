@@ -292,6 +292,16 @@ def test_a_recorded_batch_that_comes_again_with_other_rows_is_refused(spark: Any
         write_orders(spark, options, 0, [(1, "eu"), (2, "us"), (3, "us")])
 
 
+def test_a_recorded_batch_without_rows_that_comes_again_with_rows_is_refused(spark: Any, tmp_path: Path) -> None:
+    options = {"path": str(tmp_path / "{region}"), "maxTables": "1"}
+    write_orders(spark, options, 0, [])
+    write_orders(spark, options, 0, [])
+    with pytest.raises(CommitRefused, match="batch 0 is committed with 0 rows, its replay has 1 rows"):
+        write_orders(spark, options, 0, [(1, "eu")])
+    write_orders(spark, options, 1, [(1, "eu")])
+    assert delta(tmp_path / "eu")["id"].to_pylist() == [1]
+
+
 def test_tables_of_earlier_runs_count_and_those_of_other_sinks_do_not(spark: Any, tmp_path: Path) -> None:
     orders, users = ({"path": f"{tmp_path}/{name}_{{region}}", "maxTables": "2"} for name in ("orders", "users"))
     for options in (orders, users):

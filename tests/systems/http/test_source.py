@@ -18,6 +18,7 @@ from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.http import HttpSource
 from connectors.systems.http.client import HttpClient
+from connectors.systems.http.source import _cell
 from connectors.testing.servers import ApiService
 from connectors.testing.servers.api_service import CLIENT
 from connectors.testing.source_suite import SourceQuery
@@ -224,6 +225,24 @@ def test_long_whole_numbers_keep_their_digits(service: ApiService, table: str, b
     assert long.get("price", Decimal("1.50")) == Decimal("1.50")
 
 
+@pytest.mark.parametrize("beside", [[], [("price", pa.decimal128(10, 2))]])
+def test_long_negative_numbers_have_one_text_whatever_is_beside_them(
+    service: ApiService, table: str, beside: list[Any]
+) -> None:
+    number = -(2**63) - 1
+    service.add(table, [{"id": number, "deep": {"a": [number, LONG]}}, {"id": number - 1}])
+    config = api(service, {"name": "r", "path": f"page/{table}", "key": ["id"], "paging": {"kind": "page", "size": 1}})
+    rows = read(config, pa.schema([("id", pa.string()), ("deep", pa.string()), *beside]))
+    assert [row["id"] for row in rows] == [str(number), str(number - 1)]
+    assert rows[0]["deep"] == f'{{"a":[{number},{LONG}]}}'
+
+
+def test_numbers_in_text_columns_beside_decimals_keep_their_digits() -> None:
+    amount = Decimal("12345678901234567.89")
+    assert _cell(amount, pa.string()) == str(amount)
+    assert _cell({"a": [amount, LONG, 7, 2.5, True]}, pa.string()) == f'{{"a":[{amount},{LONG},7,2.5,true]}}'
+
+
 def test_keys_that_are_long_whole_numbers_tell_records_apart(service: ApiService, table: str) -> None:
     service.add(table, [{"id": LONG + number, "name": f"n{number}"} for number in range(4)])
     config = api(service, {"name": "r", "path": f"page/{table}", "key": ["id"], "paging": {"kind": "page", "size": 1}})
@@ -238,9 +257,11 @@ def test_children_of_a_parent_whose_field_makes_another_place_are_not_requested(
     service.add(table, [{"id": value, "name": "x", "updated_at": ""}])
     child = {"name": "items", "path": f"page/{table}/{{id}}", "ignore": [404]}
     config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
-    with pytest.raises(Fatal, match=r'has "\.*" as its "id"[\s\S]*config\.resources\.items\.path'):
+    with pytest.raises(Fatal, match=r'makes "\.*" of a part of page/[\s\S]*config\.resources\.items\.path'):
         read(config, resource="items")
     child["path"] = f"page/{table}?of={{id}}"
+    assert read(config, pa.schema([("id", pa.string())]), resource="items") == [{"id": value}]
+    child["path"] = f"page/{table}{{updated_at}}"  # a part with more in it
     assert read(config, pa.schema([("id", pa.string())]), resource="items") == [{"id": value}]
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _TABLE: Final = "__connectors_table"
 _KINDS: Final = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
 """The types of columns whose texts no setting of the session alters."""
+_NO_ROWS: Final[Mapping[str, int]] = {"": 0}
+"""The plan of a batch without rows: a batch without a plan may have had some."""
 
 
 class DeltaSink(AppendSink):
@@ -123,7 +125,7 @@ class RoutingCommitter(TablesCommitter):
         return replace(entry, rows=sum(counts.values())) if counts else entry
 
     def recorded_tables(self, spark: SparkSession) -> Set[str]:
-        return {table for table, sink in self.entries(spark, "table", "sink") if sink == self.sink.sink_id()}
+        return {table for table, sink in self.entries(spark, "table", "sink") if table and sink == self.sink.sink_id()}
 
     def _check(self, frame: DataFrame, columns: list[str]) -> None:
         kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
@@ -146,6 +148,7 @@ class RoutingCommitter(TablesCommitter):
 
     def _plan(self, spark: SparkSession, batch: Batch, counts: Mapping[str, int]) -> None:
         """Records the rows of each table. Raises :class:`CommitRefused` if ``batch`` has begun before, with others."""
+        counts = counts or _NO_ROWS
         rows = [(*count, batch.number, batch.query, batch.sink_id) for count in counts.items()]
         place, mark = self.in_target(LEDGER), self.ledger.transaction(batch)
         mark = mark._replace(app=f"{mark.app}:plan", metadata=f"the plan of {batch}")

@@ -50,6 +50,8 @@ WORDS: Final = {
 }
 """The options of a declaration, by place."""
 _NAME: Final = re.compile(r"\{([^{}]+)\}")
+_VALUE: Final = "\0"
+"""The place of a value in a path."""
 _LONGEST: Final = 300
 POSITION: Final = "position"
 """The name in braces that stands for the position of an incremental resource."""
@@ -141,18 +143,14 @@ class Resource:
             )
 
     def _url(self, names: Mapping[str, Any]) -> str:
-        path = _NAME.sub(lambda match: quote(self._step(match, names), safe=""), self.path)
-        return f"{self.base.rstrip('/')}/{path.lstrip('/')}" if path else self.base
-
-    def _step(self, name: re.Match[str], names: Mapping[str, Any]) -> str:
-        """The value of a ``name`` in the path."""
-        value = str(_value(name[1], names))
-        if value in NO_STEPS and "?" not in self.path[: name.start()]:
+        path = _NAME.sub(lambda match: quote(str(_value(match[1], names)), safe=""), self.path)
+        steps = zip(_steps(_NAME.sub(_VALUE, self.path)), _steps(path), strict=True)
+        if bad := [step for template, step in steps if _VALUE in template and step in NO_STEPS]:
             raise Fatal(
-                f'a record has "{value}" as its "{name[1]}", with which the path of {self.name} is that of something else',
+                f'a record makes "{bad[0]}" of a part of {self.path}, the path of {self.name}, which is then another place',
                 way_out=f"take another field in config.resources.{self.name}.path",
             )
-        return value
+        return f"{self.base.rstrip('/')}/{path.lstrip('/')}" if path else self.base
 
     @property
     def is_told_apart(self) -> bool:
@@ -163,6 +161,10 @@ class Resource:
     def chain(self) -> list[Resource]:
         """The parents of a resource, topmost first, and the resource itself."""
         return [*(self.parent.chain if self.parent else []), self]
+
+
+def _steps(path: str) -> list[str]:
+    return path.partition("?")[0].split("/")
 
 
 def _names_in(body: Any) -> str:

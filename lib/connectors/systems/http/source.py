@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
@@ -59,7 +59,7 @@ from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
-_LONG_NUMBER: Final = re.compile(rb"\d{20}")
+_LONG_NUMBER: Final = re.compile(rb"\d{20}|-\d{19}")
 """Digits that may be a whole number of more than 64 bits, which orjson would read as a float."""
 _LOOK_SECONDS: Final = 1.0
 """The seconds for which one read skips pages without new records."""
@@ -477,7 +477,19 @@ def _cell(value: Any, kind: pa.DataType) -> Any:
     """A value; as JSON if the column is text and the value is not."""
     if not pa.types.is_string(kind) or value is None or isinstance(value, str):
         return value
+    orjson = client_library("orjson", "orjson", connector=CONNECTOR)
+    digits: Callable[[Any], Any] = lambda number: orjson.Fragment(str(number))  # noqa: E731
     try:
-        return client_library("orjson", "orjson", connector=CONNECTOR).dumps(value, default=float).decode()
+        text: bytes = orjson.dumps(value, default=digits)
     except TypeError:  # a whole number of more than 64 bits
-        return json.dumps(value, default=float, separators=(",", ":"), ensure_ascii=False)
+        text = orjson.dumps(_in_digits(value, digits), default=digits)
+    return text.decode()
+
+
+def _in_digits(value: Any, digits: Callable[[int], Any]) -> Any:
+    """``value`` with the ``digits`` of its long whole numbers in place of them."""
+    if isinstance(value, dict):
+        return {name: _in_digits(inner, digits) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_in_digits(inner, digits) for inner in value]
+    return digits(value) if isinstance(value, int) and value.bit_length() >= 64 else value
