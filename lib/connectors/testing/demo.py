@@ -130,18 +130,21 @@ class Shop(Database):
     def feed(self, name: str = "orders", rows: int = ROWS) -> None:
         """A day: one of twenty orders of the day before is cancelled, and the others are sent; ``rows`` new ones come."""
         orders = self._new("shop", rows)
-        now, first = datetime.datetime.now(datetime.timezone.utc).strftime("%F %T.%f"), orders[0]["id"]
+        first, now = orders[0]["id"], datetime.datetime.now(datetime.timezone.utc)
+        times = [f"{now + datetime.timedelta(microseconds=n):%F %T.%f}" for n in range(rows)]
         with contextlib.closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as shop, shop:
             for table, columns in _TABLES.items():
                 if table != "returns" or first:
                     shop.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_KEY}, {columns})")
             shop.execute("DELETE FROM orders WHERE state = 'new' AND id % 20 = 0")
-            shop.execute("UPDATE orders SET state = 'sent', updated_at = ? WHERE state = 'new'", (now,))
-            values = [(order["id"], now, order["city"], abs(order["cents"])) for order in orders]
+            shop.execute("UPDATE orders SET state = 'sent', updated_at = ? WHERE state = 'new'", times[:1])
+            values = [(order["id"], at, order["city"], abs(order["cents"])) for order, at in zip(orders, times, strict=True)]
             shop.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, 'new')", values)
-            shop.executemany("INSERT INTO customers VALUES (?, ?, ?)", [(first + n, now, f"customer {n}") for n in range(10)])
+            customers = [(first + n, times[0], f"customer {n}") for n in range(10)]
+            shop.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)
             if first:
-                shop.execute("INSERT INTO returns SELECT id, ?, cents FROM orders WHERE state = 'sent' AND id % 9 = 0", (now,))
+                sent = "SELECT id, ?, cents FROM orders WHERE state = 'sent' AND id % 9 = 0"
+                shop.execute(f"INSERT INTO returns {sent}", times[:1])
 
 
 class Delta(Demo):
