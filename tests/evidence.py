@@ -1,6 +1,6 @@
 """What has shown each guarantee, and when: ``pytest --evidence`` puts the outcomes of a run into ``stored/evidence.json``.
 
-``make soak`` does so. A claim is a source or a sink of the guarantee table. The cases of its suites count by themselves;
+``make soak`` does so. A claim is a source or a sink of the guarantee table. The seeds of its suites count by themselves;
 other tests call ``record_property`` with what :func:`evidence` makes. The table is shown in ``lib/docs/tested.md``.
 """
 
@@ -23,9 +23,7 @@ RECORD: Final = Path(__file__).with_name("stored") / "evidence.json"
 PAGE: Final = Path(__file__).parents[1] / "lib" / "docs" / "tested.md"
 MARKS: Final = ("<!-- evidence -->\n", "<!-- /evidence -->")
 PROPERTY: Final = "evidence"
-CASES, SCHEDULES, HISTORIES, DRIVERS, FAULTS = KINDS = (
-    "cases of suites", "schedules of kills", "histories", "killed drivers", "faults of proofs",
-)  # fmt: skip
+SCHEDULES, HISTORIES, DRIVERS, FAULTS = KINDS = "schedules of kills", "histories", "killed drivers", "faults of proofs"
 Context = type[SourceContext] | type[SinkContext]
 
 
@@ -51,9 +49,13 @@ class EvidenceRecord:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            suite = getattr(item, "cls", None)
-            if (context := getattr(suite, "context", None)) is not None:
-                item.user_properties.append((PROPERTY, evidence([context], *_of_case(item, suite))))
+            suite: Any = getattr(item, "cls", None)
+            if suite is None:
+                continue
+            if issubclass(suite, SimulationSuite):
+                item.user_properties.append((PROPERTY, evidence([suite.context], HISTORIES, suite.histories)))
+            elif "seed" in getattr(item, "fixturenames", ()) and issubclass(suite, KillSuite):
+                item.user_properties.append((PROPERTY, evidence([suite.context], SCHEDULES, 1)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if not (report.failed or (report.when == "call" and report.passed)):
@@ -92,14 +94,6 @@ def _cell(counts: dict[str, Any] | None) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     return dict(json.loads(file.read_text())) if file.exists() else {}
-
-
-def _of_case(item: pytest.Item, suite: type) -> tuple[str, int]:
-    """The kind of a suite's case, and how many of that kind it is."""
-    if issubclass(suite, SimulationSuite):
-        return HISTORIES, suite.histories
-    function = getattr(item, "originalname", "")
-    return (SCHEDULES if "seed" in getattr(item, "fixturenames", ()) and hasattr(KillSuite, function) else CASES), 1
 
 
 def _properties(report: pytest.TestReport) -> Iterable[tuple[str, str, int]]:

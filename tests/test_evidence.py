@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import connectors
-from connectors.testing import SinkContext
+from connectors.testing import SimulationSuite, SinkContext
 from connectors.testing.sink_cases import KillSuite
 
-from .evidence import CASES, DRIVERS, KINDS, MARKS, PAGE, RECORD, EvidenceRecord, evidence, table
+from .evidence import DRIVERS, HISTORIES, KINDS, MARKS, PAGE, RECORD, EvidenceRecord, evidence, table
 from .systems.reference_contexts import FilesContext, QueueContext, SequenceContext
 
 RECORDED: dict[str, Any] = json.loads(RECORD.read_text())
@@ -38,34 +38,38 @@ def report(outcome: str, *properties: tuple[str, object]) -> Any:
 def test_a_run_replaces_what_it_has_shown_and_nothing_else(tmp_path: Path) -> None:
     file, page = tmp_path / "evidence.json", tmp_path / "tested.md"
     old = {"passed": 7, "failed": 0, "on": "2026-01-01"}
-    file.write_text(json.dumps({"files sink": {CASES: old, DRIVERS: old}}))
+    file.write_text(json.dumps({"files sink": {HISTORIES: old, DRIVERS: old}}))
     page.write_text(f"before\n{MARKS[0]}nothing\n{MARKS[1]}\nafter\n")
     run = EvidenceRecord(file, page)
     for outcome in ("passed", "passed", "failed", "skipped"):
-        run.pytest_runtest_logreport(report(outcome, ("evidence", evidence([FilesContext], CASES, 1))))
+        run.pytest_runtest_logreport(report(outcome, ("evidence", evidence([FilesContext], HISTORIES, 1))))
     run.pytest_runtest_logreport(report("passed", ("other", 1), ("evidence", evidence([SequenceContext], DRIVERS, 80))))
     run.pytest_sessionfinish(SimpleNamespace(config=None))
     record = json.loads(file.read_text())
-    assert (record["files sink"][CASES]["passed"], record["files sink"][CASES]["failed"]) == (2, 1)
+    assert (record["files sink"][HISTORIES]["passed"], record["files sink"][HISTORIES]["failed"]) == (2, 1)
     assert record["files sink"][DRIVERS] == old
     lines = page.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("before", "after")
-    assert "| files sink | 2, 1 failed | - | - | 7 | - | 2026-01-01 |" in lines
-    assert f"| sequence source | - | - | - | 80 | - | {record['sequence source'][DRIVERS]['on']} |" in lines
+    assert "| files sink | - | 2, 1 failed | 7 | - | 2026-01-01 |" in lines
+    assert f"| sequence source | - | - | 80 | - | {record['sequence source'][DRIVERS]['on']} |" in lines
 
 
 def test_toys_of_the_kit_are_no_claims() -> None:
-    assert [claim for claim, _, _ in evidence([QueueContext, FilesContext], CASES, 1)] == ["files sink"]
+    assert [claim for claim, _, _ in evidence([QueueContext, FilesContext], HISTORIES, 1)] == ["files sink"]
 
 
-def test_cases_that_are_killed_by_seeds_are_schedules() -> None:
-    class Suite(KillSuite):
+def test_the_seeds_of_suites_count_by_themselves() -> None:
+    class Kills(KillSuite):
         context: type[SinkContext] = FilesContext
 
-    def item(function: str, *fixtures: str) -> Any:
-        return SimpleNamespace(cls=Suite, originalname=function, fixturenames=fixtures, user_properties=[])
+    class Histories(SimulationSuite):
+        context = SequenceContext
+        histories = 9
 
-    items = [item("test_a_killed_run_is_finished_by_the_next_ones", "seed"), item("test_something_else")]
+    def item(suite: type | None, *fixtures: str) -> Any:
+        return SimpleNamespace(cls=suite, fixturenames=fixtures, user_properties=[])
+
+    items = [item(Kills, "query", "seed"), item(Kills, "query"), item(Histories), item(None, "seed")]
     EvidenceRecord().pytest_collection_modifyitems(items)
-    kinds = [value[0][1] for item in items for _, value in item.user_properties]
-    assert kinds == ["schedules of kills", CASES]
+    found = [value for item in items for _, value in item.user_properties]
+    assert found == [[("files sink", "schedules of kills", 1)], [("sequence source", HISTORIES, 9)]]
