@@ -49,7 +49,7 @@ test: $(READY)
 		-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 soak: fetch
-	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)
+	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak --evidence $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .

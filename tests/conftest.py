@@ -66,6 +66,10 @@ QUICK_SESSION = {
 pytest_plugins = ["connectors.testing.environments"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--evidence", action="store_true", help="puts what has passed into tests/stored/evidence.json")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     import connectors_tools.bundle  # noqa: F401  # it puts off a second of what the tests' own imports of nbformat would cost
     from connectors.testing import SinkSuite
@@ -73,6 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     KillSuite.seeds = 1  # ``make soak`` runs a hundred schedules of each sink
     SinkSuite.starts = 20
+    if config.getoption("--evidence"):
+        from tests.evidence import EvidenceRecord
+
+        config.pluginmanager.register(EvidenceRecord())
 
 
 @pytest.hookimpl(tryfirst=True)

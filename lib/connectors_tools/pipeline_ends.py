@@ -36,7 +36,8 @@ class SourceEnd:
     ``records`` are what is read, in words, and ``record`` is one of them. ``address`` is the parameter that is empty for a
     demonstration. ``options`` are Python code by option. ``rows`` is the body of the function that makes rows of records, and
     no two rows have the same ``key``. ``query`` is the skeleton of the query: ``copy`` for a source that is read as a whole at
-    each run, ``changes`` for one that tells of inserts, updates and deletions, ``all_changes`` where it does so of many tables.
+    each run, ``changes`` for one that tells of inserts, updates and deletions, ``all_changes`` where it does so of many tables,
+    and ``tables`` where it follows many tables by queries.
     """
 
     title: str

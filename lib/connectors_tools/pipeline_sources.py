@@ -204,6 +204,23 @@ SOURCES: Final = {
         },
         rows=_IDENTITY,
     ),
+    "jdbc_database": SourceEnd(
+        title="the tables of a database",
+        records="New and changed rows of tables, found by the time of their last change,",
+        record="row",
+        format="jdbc",
+        address="url",
+        parameters=(JDBC, Parameter("source", ".*", "Tables, with commas, or a pattern of names")),
+        options={
+            "url": "pipeline.source.address",
+            "tables": _NAME,
+            "incremental": '"timestamp+incrementing"',
+            "timestampColumns": '"updated_at"',
+            "includeSchema": '"true"',
+        },
+        rows="",
+        query="tables",
+    ),
     "http": SourceEnd(
         title="a REST API",
         records="New records of an API",

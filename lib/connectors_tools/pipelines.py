@@ -29,13 +29,24 @@ _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
 _COUNT: Final = {"row_count": {"min": 1}}
-_TABLES: Final = '\ntarget = {"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}'
-"""The code of the options of a target of many tables."""
+_TABLES: Final = {
+    "all_changes": '{"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}',
+    "tables": '{"keys": {"*": ["id"]}}',
+}
+"""The code of the options of a target of many tables, by the query."""
+_ALTERATIONS: Final = """%% markdown
+The table `_changes` tells of new tables and of altered columns.
+%% code
+display(pipeline.schema.alterations(spark), rows=5)"""
 _WHOLE_WORDS: Final = """The properties of the connector; how tables are named, follow altered columns, and delete rows.
 
 A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
 (publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
 without the tables that are created later would lose their rows, so the query refuses it at its start."""
+_QUERIED_WORDS: Final = """Which column has the time of a row's last change, and which columns identify a row, by table; `*` is
+for all others. The gate judges each table by its rules in the file `checks`, or by those of `*`.
+
+Rows of PostgreSQL that commit late are found. Elsewhere set `timestampDelay` to more than the longest transaction takes."""
 _GATE: Final = "notebooks/pipelines/quality.ipynb"
 _LONGEST: Final = 100
 """Letters of a line."""
@@ -45,7 +56,7 @@ _METADATA: Final = {
 }
 _INTO: Final = (
     *("kafka", "event_hubs", "kinesis", "pubsub", "redis", "files", "lines", "hybrid", "jdbc", "http"),
-    *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc", "cdc_database"),
+    *("cassandra", "dynamodb", "elasticsearch", "connect", "cdc", "cdc_database", "jdbc_database"),
 )
 _OUT: Final = (
     *("kafka", "event_hubs", "kinesis", "firehose", "pubsub", "redis", "dynamodb", "cassandra", "jdbc"),
@@ -155,7 +166,12 @@ class _Pipeline:
     @property
     def is_whole(self) -> bool:
         """True if the target is a schema of tables."""
-        return self.source.query == "all_changes"
+        return self.source.query in _TABLES
+
+    @property
+    def is_queried(self) -> bool:
+        """True if those tables are found by queries, and not by a log."""
+        return self.source.query == "tables"
 
     @property
     def gate_name(self) -> str:
@@ -249,9 +265,11 @@ class _Pipeline:
             "target_options": "pipeline.table" if self.is_into_delta else "pipeline.write(target)",
             "shown": "\ndisplay(pipeline.rows(spark), rows=5)" if self.is_into_delta else "",
             "keys": '\n    keys=connectors.foreach_batch("delta", path=pipeline.path("keys")),' if self.target.look else "",
-            "merge": "merge_all(**pipeline.merge(target))" if self.is_whole else "merge(**pipeline.table)",
+            "writer": f"from connectors{'.systems.jdbc import fan_out' if self.is_queried else ' import connect'}",
+            "sink": self._sink,
         }
-        came_out = {"records": self.source.plural, "shown": ends.pop("shown")}
+        alterations = "" if self.is_queried else _ALTERATIONS
+        came_out = {"records": self.source.plural, "shown": ends.pop("shown"), "alterations": alterations}
         return {
             "name": self.name,
             "title": f"From {self.source.title} into {self.target.title}",
@@ -273,6 +291,13 @@ class _Pipeline:
         }
 
     @property
+    def _sink(self) -> str:
+        """The call that makes the function of a target that is merged."""
+        if not self.is_whole:
+            return "connect.merge(**pipeline.table)"
+        return f"{'fan_out' if self.is_queried else 'connect.merge_all'}(**pipeline.tables(target))"
+
+    @property
     def _came_out(self) -> str:
         """The skeleton of what is shown at the end."""
         return "merged_all" if self.is_whole else "merged" if self.is_merged else "places"
@@ -280,12 +305,16 @@ class _Pipeline:
     def rules(self) -> str:
         """The file of the rules: a list, or by table."""
         lines = [json.dumps(rule) for rule in (*_RULES, {"unique": self.key})]
+        if self.is_queried:
+            return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}, {lines[2]}],\n  "*": [{lines[0]}, {lines[2]}]\n}}\n'
         if self.is_whole:  # the gate knows the keys
             return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}]\n}}\n'
         return "[\n{}\n]\n".format(",\n".join(f"  {line}" for line in lines))
 
     @property
     def summary(self) -> str:
+        if self.is_queried:
+            return f"{self.source.records} are copied, each table into its own. New tables and columns come by themselves."
         if self.is_whole:
             text = f"{self.source.records} are merged into tables, which stay equal to those of the database."
             return f"{text} New tables are followed from their first row."
@@ -297,6 +326,9 @@ class _Pipeline:
 
     @property
     def guarantee(self) -> str:
+        if self.is_queried:
+            text = "the copy of a table has each row once, in the newest version that a query has seen"
+            return f"{text}, {ONCE}; a row that is deleted in the database stays"
         if self.is_merged:
             return f"each change is in {'its' if self.is_whole else 'the'} table once, in the order of the log, {ONCE}"
         if self.source.query == "copy":
@@ -312,6 +344,8 @@ class _Pipeline:
 
     @property
     def _query_words(self) -> str:
+        if self.is_queried:
+            return "Rows are found by their time, and those of one moment by the primary key. `_batches` is the ledger."
         if self.is_merged:
             return "The first run takes a snapshot, later ones follow the log. The slot keeps the log until then: run it often."
         if self.source.query == "copy":
@@ -327,6 +361,8 @@ class _Pipeline:
 
     @property
     def _change_words(self) -> str:
+        if self.is_queried:
+            return _QUERIED_WORDS
         if self.is_whole:
             return _WHOLE_WORDS
         if self.is_merged:
@@ -341,8 +377,10 @@ class _Pipeline:
             "\n".join([f"{name} = {{", *(f'    "{option}": {value},' for option, value in values.items()), "}"])
             for name, values in dicts.items()
         )
+        target = f"\ntarget = {_TABLES[self.source.query]}" if self.is_whole else ""
+        if self.is_queried:
+            return options + target
         if self.is_merged:
-            target = _TABLES if self.is_whole else ""
             return f"import json\nimport re\n\n{self.source.rows}\n{options}{target}"
         body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
         if self.target.added:
@@ -368,6 +406,7 @@ class _Pipeline:
         recorded = "what its batches have recorded"
         judged = "its table" if self.is_into_delta else "the target" if look else ""
         judged = "its tables: their keys, and their rules" if self.is_whole else judged
+        judged = "its tables and their rules" if self.is_queried else judged
         judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
         delivered_words = " A dead letter that somebody deletes is not noticed."
         if self.is_into_delta:

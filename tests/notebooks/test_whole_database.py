@@ -1,4 +1,4 @@
-"""The pipeline that follows a whole database: killed, and then compared table by table."""
+"""The pipelines that follow a whole database: killed, and then compared table by table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connectors.testing.demos import demo
 
 from .pipeline_jobs import Job
 from .quickstart import run
-from .whole_database import database_tables, delta_tables
+from .whole_database import database_tables, delta_tables, sqlite_tables
 
 
 @pytest.mark.long
@@ -62,3 +62,28 @@ def test_a_whole_database_is_equal_after_kills_also_its_new_table_for_a_user_who
     succeeded, output = job.run("quality")
     assert not succeeded
     assert "unique(order_id, part): 2 of" in output
+
+
+@pytest.mark.long
+@pytest.mark.soak
+@pytest.mark.spark
+def test_tables_that_queries_follow_are_equal_after_kills(spark: Any, tmp_path: Path) -> None:
+    own = demo("jdbc_database", str(tmp_path / "own"))
+    job = Job("jdbc_database_to_delta", tmp_path, source=".*", url=own.address, options='{"maxRowsPerTrigger": "60"}')
+
+    def commits() -> int:
+        return len(list((job.target / "orders" / "_delta_log").glob("*.json")))
+
+    gone: set[int] = set()
+    for kill_at in (2, 9):  # commits: a day has five or more; the table of returns is new on the second day
+        own.feed()
+        gone |= {row["id"] for row in sqlite_tables(own.folder / "orders.db")["orders"]}
+        code, output = run(job.name, job.parameters, lambda least=kill_at: commits() >= least)
+        assert code == -signal.SIGKILL, output
+        succeeded, output = job.run()
+        assert succeeded, output
+    expected, copied = sqlite_tables(own.folder / "orders.db"), delta_tables(job.target)
+    gone -= {row["id"] for row in expected["orders"]}
+    assert len(gone) == 15
+    copied["orders"] = [row for row in copied["orders"] if row["id"] not in gone]
+    assert copied == expected

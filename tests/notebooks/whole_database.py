@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,21 @@ def database_tables(own: WholeDatabase, schema: str) -> Tables:
         return {name: in_order(cursor.execute(f"SELECT * FROM {schema}.{name}").fetchall()) for name in names}
 
 
+def sqlite_tables(file: Path) -> Tables:
+    """The rows of each table of an SQLite file."""
+    with closing(sqlite3.connect(file)) as database:
+        database.row_factory = sqlite3.Row
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: in_order([dict(row) for row in database.execute(f"SELECT * FROM {name}")]) for name in names}
+
+
 def delta_tables(folder: Path) -> Tables:
-    """The rows of each table that was merged into ``folder``."""
+    """The rows of each table that was written to ``folder``."""
     names = [log.parent.name for log in folder.glob("*/_delta_log") if not log.parent.name.startswith("_")]
     followed = [name for name in names if not name.endswith("_deleted")]
-    return {name: in_order(delta(folder / name).drop_columns(["_position"]).to_pylist()) for name in followed}
+    tables = {name: delta(folder / name) for name in followed}
+    own = {name: [column for column in table.column_names if column != "_position"] for name, table in tables.items()}
+    return {name: in_order(table.select(own[name]).to_pylist()) for name, table in tables.items()}
 
 
 def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from connectors.testing.environments import CLUSTER, CONNECT, LOCAL
 
+from ..evidence import DRIVERS, PROPERTY, evidence
 from .pipelines import groups, killed, kills_of_systems
 
 GROUPS = groups()
@@ -28,7 +30,7 @@ def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("group", GROUPS)
 def test_many_killed_drivers_lose_and_double_nothing(
-    tmp_path: Path, group: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, group: str, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     pipelines, count = GROUPS[group], int(os.environ.get("KILLS", "80"))
     with killed(pipelines, tmp_path, int(os.environ.get("SEED", "1"))) as kills:
@@ -38,3 +40,5 @@ def test_many_killed_drivers_lose_and_double_nothing(
             for start in range(0, count, 20):
                 kills.run(min(20, count - start))
                 print(f"\n{group}: {len(pipelines)} queries: nothing lost, nothing doubled: {dict(kills.outcomes)}")
+    contexts = [end for query in pipelines.values() for end in (query.sink, query.source) if end is not None]
+    record_property(PROPERTY, evidence(contexts, DRIVERS, count))

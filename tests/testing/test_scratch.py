@@ -62,7 +62,7 @@ SYSTEMS: dict[str, Callable[[Path], Scratch]] = {
 }
 
 
-SLOW = {"kinesis", "dynamodb", "elasticsearch", "mariadb", "s3"}
+SLOW = {"kinesis", "elasticsearch", "mariadb", "s3"}
 """Systems whose servers take long to start."""
 
 

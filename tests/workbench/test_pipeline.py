@@ -122,7 +122,7 @@ def test_a_target_of_many_tables_is_a_schema_and_its_rules_are_arguments_of_the_
     options = {"target_options": '{"deletes": "soft"}', "target": "main.shop"}
     both = pipeline_in(tmp_path, "cdc_database to delta", **options)
     folder = str(tmp_path / "volumes" / "Volumes" / "main" / "shop")
-    assert both.merge({"deletes": "hard", "routes": {}}) == {"schema": folder, "deletes": "soft", "routes": {}}
+    assert both.tables({"deletes": "hard", "routes": {}}) == {"schema": folder, "deletes": "soft", "routes": {}}
     assert pipeline_in(tmp_path, "cdc_database to delta", target=f"{tmp_path}/t").schema.name == f"{tmp_path}/t"
     with pytest.raises(Misconfigured, match="must be a schema, as catalog"):
         _ = pipeline_in(tmp_path, "cdc_database to delta", target="main.shop.orders").schema

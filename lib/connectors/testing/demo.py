@@ -5,9 +5,11 @@ It keeps below a folder what its system can keep, so that a second run goes on w
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import random
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -18,6 +20,13 @@ from .scratch import Lines as LineFiles
 ROWS: Final = 300
 """The orders that a demonstration gets at each run of a pipeline."""
 _CITIES: Final = ("Bern", "Genève", "Zürich", "Lugano")
+_KEY: Final = "id INTEGER PRIMARY KEY, updated_at DATETIME NOT NULL"
+_TABLES: Final = {
+    "orders": "city TEXT, cents INTEGER, state TEXT",
+    "customers": "name TEXT",
+    "returns": "cents INTEGER",
+}
+"""The columns of the shop's tables."""
 _FILE_CONNECTORS: Final = {"pluginPackages": "org.apache.kafka:connect-file:4.3.1"}
 
 
@@ -113,6 +122,29 @@ class Database(Demo):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = f"jdbc:sqlite:{folder / 'orders.db'}"
+
+
+class Shop(Database):
+    """An SQLite file of several tables: customers, their orders, and from the second day on what came back."""
+
+    def feed(self, name: str = "orders", rows: int = ROWS) -> None:
+        """A day: one of twenty orders of the day before is cancelled, and the others are sent; ``rows`` new ones come."""
+        orders = self._new("shop", rows)
+        first, now = orders[0]["id"], datetime.datetime.now(datetime.timezone.utc)
+        times = [f"{now + datetime.timedelta(microseconds=n):%F %T.%f}" for n in range(rows)]
+        with contextlib.closing(sqlite3.connect(self.folder / "orders.db", timeout=60)) as shop, shop:
+            for table, columns in _TABLES.items():
+                if table != "returns" or first:
+                    shop.execute(f"CREATE TABLE IF NOT EXISTS {table} ({_KEY}, {columns})")
+            shop.execute("DELETE FROM orders WHERE state = 'new' AND id % 20 = 0")
+            shop.execute("UPDATE orders SET state = 'sent', updated_at = ? WHERE state = 'new'", times[:1])
+            values = [(order["id"], at, order["city"], abs(order["cents"])) for order, at in zip(orders, times, strict=True)]
+            shop.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, 'new')", values)
+            customers = [(first + n, times[0], f"customer {n}") for n in range(10)]
+            shop.executemany("INSERT INTO customers VALUES (?, ?, ?)", customers)
+            if first:
+                sent = "SELECT id, ?, cents FROM orders WHERE state = 'sent' AND id % 9 = 0"
+                shop.execute(f"INSERT INTO returns {sent}", times[:1])
 
 
 class Delta(Demo):

@@ -45,6 +45,7 @@ _DEMOS: Final[dict[str, type[local.Demo]]] = {
     "http": served.Api,
     "hybrid": served.History,
     "jdbc": local.Database,
+    "jdbc_database": local.Shop,
     "kafka": served.Kafka,
     "kinesis": served.Kinesis,
     "lines": local.Lines,

@@ -33,7 +33,7 @@ _FORMS: Final = {"table": "catalog.schema.table", "schema": "catalog.schema"}
 """The names that a target can have in a catalog."""
 _NAME: Final = re.compile(r"\w[\w.-]*")
 _DELTA: Final = "delta"
-_DATABASE: Final = "cdc_database"
+_DATABASES: Final = ("cdc_database", "jdbc_database")
 _SCHEMA: Final = "schema"
 """The target of many Delta tables."""
 _PLACES: Final = (_DELTA, _SCHEMA, "files")
@@ -59,13 +59,13 @@ def pipeline(
 ) -> Pipeline:
     """The parameters of a pipeline notebook, from its widgets.
 
-    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them; the target of ``cdc_database`` is a
-    schema of Delta tables. ``address`` names the widget with the address of the system, ``target_address`` that of the target's
-    if both ends are systems, and ``service`` that with the URL of a service that the pipeline calls. If such a widget is empty,
-    the pipeline runs on a demonstration.
+    ``source`` and ``target`` are systems, as :func:`~connectors.workbench.demo` names them; the target of ``cdc_database`` and
+    ``jdbc_database`` is a schema of Delta tables. ``address`` names the widget with the address of the system,
+    ``target_address`` that of the target's if both ends are systems, and ``service`` that with the URL of a service that the
+    pipeline calls. If such a widget is empty, the pipeline runs on a demonstration.
     Raises :class:`Misconfigured` for an impossible parameter.
     """
-    target = _SCHEMA if source == _DATABASE else target
+    target = _SCHEMA if source in _DATABASES else target
     is_through = _DELTA not in (source, target)
     ends = {
         "source": EndWidgets(source, address, "options"),
@@ -196,8 +196,8 @@ class Pipeline:
             return values
         return {**_letters(values.get("errors"), self.path("refused")), **values}
 
-    def merge(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of :func:`connectors.connect.merge_all`: ``options``, which the parameter ``target_options`` overrides."""
+    def tables(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a function that writes many tables: ``options``, which the parameter ``target_options`` overrides."""
         return {"schema": self.schema.name, **options, **self._options("target")}
 
     def look(self, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The target of a pipeline that follows a whole database: a schema of tables, shown and judged table by table."""
+"""The target of a pipeline of many tables: a schema, shown and judged table by table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANY: Final = "*"
 
 @dataclass(frozen=True)
 class TargetSchema:
-    """Tables that ``connect.merge_all`` writes to the schema ``name``, or to the folder; ``checks`` are their rules."""
+    """Tables that ``merge_all`` or ``fan_out`` writes to the schema ``name``, or to the folder; ``checks`` are their rules."""
 
     name: str
     checks: str

@@ -12,6 +12,7 @@ import pytest
 from connectors.ground.errors import Misconfigured
 from connectors.systems.jdbc import fan_out
 from connectors.testing.spark_suites import SparkSourceSuite
+from connectors.workbench.target_schema import TargetSchema
 
 from . import incremental_contexts as contexts
 from .test_incremental_tables import Sqlite
@@ -55,6 +56,10 @@ def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: P
     assert tuple(first) == (1, "12.50", "2024-05-05 10:00:00.123456", "00FF", 'a "quoted" one', None)
     assert tuple(second) == (2, None, None, None, None, True)
     assert [row.id for row in spark.read.format("delta").load(str(tmp_path / "copy" / "odd name")).collect()] == [7]
+    schema = TargetSchema(f"{tmp_path}/copy/", '{"items": [{"not_null": "made"}], "*": [{"unique": "id"}]}')
+    assert [tuple(row)[:3] for row in schema.tables(spark).collect()] == [("items", 2, 2), ("odd name", 1, 1)]
+    verdicts = [{outcome.check: outcome.ok for outcome in report.outcomes} for report in schema.verdicts(spark)]
+    assert verdicts == [{"row_count(min=0)": True, "not_null(made)": False}, {"row_count(min=0)": True, "unique(id)": True}]
 
 
 @pytest.mark.soak

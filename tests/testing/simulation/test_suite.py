@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,7 @@ from connectors.testing import SimulationSuite
 from connectors.testing.contexts import SinkContext, SourceContext
 from connectors.testing.simulation.history import check, run
 from tests.batching.test_sink import ShelfContext
+from tests.evidence import HISTORIES, PROPERTY, evidence
 from tests.systems.files.contexts import BucketedContext, RollingContext, SealingContext
 from tests.systems.files.test_source import FilesSourceContext
 from tests.systems.http.contexts import ApiContext, PutContext, RequestsContext
@@ -101,9 +102,12 @@ def test_a_connector_of_the_library_lives_through_histories(context: Context) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize("context", QUICK + MORE)
-def test_a_connector_of_the_library_lives_through_many_histories(context: Context) -> None:
-    first = int(os.environ.get("SEED", "1000"))
-    check(context, range(first, first + int(os.environ.get("SEEDS", "2000")) // len(QUICK + MORE)))
+def test_a_connector_of_the_library_lives_through_many_histories(
+    context: Context, record_property: Callable[[str, object], None]
+) -> None:
+    first, count = int(os.environ.get("SEED", "1000")), int(os.environ.get("SEEDS", "2000")) // len(QUICK + MORE)
+    record_property(PROPERTY, evidence([context], HISTORIES, count))
+    check(context, range(first, first + count))
 
 
 @pytest.mark.parametrize("context", FAULTS)

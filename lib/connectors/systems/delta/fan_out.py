@@ -11,7 +11,7 @@ from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
 from .sink import TablePlace, TransactionMark, same_key
-from .tables import TABLES, TablesCommitter, TablesSink, append
+from .tables import TABLES, TablesCommitter, TablesSink, append, place_of
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ _COLUMNS: Final = ("table", "row", "schema")
 
 
 def fan_out(
-    path: str | None = None, keys: Mapping[str, Sequence[str]] | None = None, *, schema: str | None = None, **options: Any
+    schema: str, keys: Mapping[str, Sequence[str]] | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that keeps one Delta table for each table of a stream.
 
-    The tables are folders below ``path``, or tables of a ``schema`` such as ``main.shop``. The stream is ``connectors.jdbc``
-    with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a row, by table, with ``"*"`` for all
-    tables that it does not name: a changed row then replaces the one before it. Without keys each version is a row of its own.
-    ``operation="replace"`` is for ``incremental=bulk``: a batch replaces all rows of its tables.
+    ``schema`` is where the tables are: a folder, if it has a slash, or a schema such as ``main.shop``. The stream is
+    ``connectors.jdbc`` with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a row, by table,
+    with ``"*"`` for all tables that it does not name: a changed row then replaces the one before it. Without keys each version
+    is a row of its own. ``operation="replace"`` is for ``incremental=bulk``: a batch replaces all rows of its tables.
 
     Exactly-once. New columns are added; a column becomes wider where one type holds all its values, and a value that would be
     altered is an error. A row that is deleted in the database stays, unless tables are replaced. On Spark Connect and
@@ -37,9 +37,8 @@ def fan_out(
     """
     from ... import foreach_batch
 
-    arguments = {"path": path, "schema": schema}
     by_table = {"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {}
-    return foreach_batch(DeltaTables, {**{name: value for name, value in arguments.items() if value}, **by_table, **options})
+    return foreach_batch(DeltaTables, {**place_of(schema), **by_table, **options})
 
 
 class DeltaTables(TablesSink):

@@ -21,7 +21,7 @@ from .change_target import deletions_of
 from .log_state import STATE_PROPERTY, Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
-from .tables import LEDGER, TABLES, TablesCommitter, TablesSink
+from .tables import LEDGER, TABLES, TablesCommitter, TablesSink, place_of
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def merge_all(
     from ... import foreach_batch
 
     own = {
-        "path" if "/" in schema else "schema": schema,
+        **place_of(schema),
         "routes": dict(routes or {}),
         "onSchemaChange": on_schema_change,
         "deletes": deletes,
@@ -261,7 +261,7 @@ class _Table(ChangeTableCommitter):
 
 
 class MergedTable(NamedTuple):
-    """A table of the target, by its name in the database; ``changes`` counts those that it has got."""
+    """A table of the target, by its name in the database; ``changes`` counts those that it has got, or the rows."""
 
     name: str
     place: TablePlace
@@ -272,23 +272,24 @@ class MergedTable(NamedTuple):
         return spark.table(self.place.sql)
 
     def state(self, spark: SparkSession) -> LogState | None:
-        """The state of the log that feeds the table; ``None`` before the first change."""
+        """The state of the log that feeds the table; ``None`` before the first change, and where no log does."""
         properties = spark.sql(f"SHOW TBLPROPERTIES {self.place.sql}").where(f"key = '{STATE_PROPERTY}'").collect()
         return LogState.of(properties[0]["value"], self.place.location) if properties else None
 
     def keys(self, spark: SparkSession) -> Sequence[str]:
-        """The columns that identify a row; none before the first change."""
+        """The columns that identify a row; none where the table has no state."""
         state = self.state(spark)
         return state.keys if state else ()
 
 
 def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
-    """The tables that ``merge_all(schema)`` has written, by name; none before the first batch."""
+    """The tables that ``merge_all(schema)``, or ``fan_out(schema)``, has written, by name; none before the first batch."""
     committer = _committer_of(schema)
     ledger = committer.in_target(LEDGER)
-    if known_columns(spark, ledger) is None:
+    if (columns := known_columns(spark, ledger)) is None:
         return []
-    sums = spark.sql(f"SELECT `table`, sum(changes) FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
+    count = "changes" if "changes" in columns.names else "rows"
+    sums = spark.sql(f"SELECT `table`, sum({count}) FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
     return [MergedTable(name, committer.place(name), changes) for name, changes in sums]
 
 
@@ -305,5 +306,5 @@ def alterations(spark: SparkSession, schema: str) -> DataFrame:
 
 
 def _committer_of(schema: str) -> ChangeTablesCommitter:
-    sink: Any = ChangeTables.of({"path" if "/" in schema else "schema": schema})
+    sink: Any = ChangeTables.of(place_of(schema))
     return ChangeTablesCommitter(sink)

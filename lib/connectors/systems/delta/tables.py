@@ -44,6 +44,11 @@ TABLES: Final = Options(
 """The place of all tables, by one of two options."""
 
 
+def place_of(schema: str) -> dict[str, str]:
+    """The option of :data:`TABLES` that has ``schema``: a folder, if it has a slash."""
+    return {"path" if "/" in schema else "schema": schema}
+
+
 class TablesSink(TableSink):
     """The base of sinks that write many Delta tables, by ``foreach_batch`` alone."""
 

@@ -100,10 +100,10 @@ class DynamoDb(Scratch):
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[Any]:
-        from ...systems.aws import aws_client
+        from ...systems.aws import AwsClient
 
         values = values_of("dynamodb", self, region=self.address, table="orders")
-        with aws_client("connectors.dynamodb", "dynamodb", values) as aws:
+        with contextlib.closing(AwsClient("connectors.dynamodb", "dynamodb", values)) as aws:
             yield aws.client
 
     def exists(self, name: str) -> bool:
