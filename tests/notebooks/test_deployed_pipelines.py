@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pyarrow.dataset as ds
 import pytest
 
+from connectors.ground.cache_folder import cache
 from connectors.workbench.settings import library
 from connectors_tools.fake_workspace import FakeWorkspace
 from connectors_tools.pipelines import PIPELINES
@@ -26,7 +27,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch, FakeWorkspace() as workspace:
         for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
             patch.delenv(name)
-        for name, value in {"HOME": str(root), **workspace.environment}.items():
+        environment = {"HOME": str(root), "CONNECTORS_CACHE": str(cache(".")), **workspace.environment}
+        for name, value in environment.items():
             patch.setenv(name, value)
         place = Place(root, workspace)
         for name in BUNDLE:
