@@ -20,7 +20,8 @@ import yaml
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.workbench import BOOTSTRAP
 
-from .pipeline_ends import ENRICH, ONCE, Parameter, SourceEnd, TargetEnd
+from .pipeline_ends import ENRICH, Parameter, SourceEnd, TargetEnd
+from .pipeline_queries import QUERIES, Query
 from .pipeline_sources import SOURCES
 from .pipeline_targets import TARGETS
 from .skeleton import bundle_files, filled
@@ -29,24 +30,6 @@ _CELL: Final = re.compile(r"^%% (code|markdown)\n", re.MULTILINE)
 _RULES: Final = ({"not_null": "id"}, {"between": ["cents", 0, 1_000_000]})
 """The rules of the records of every demonstration."""
 _COUNT: Final = {"row_count": {"min": 1}}
-_TABLES: Final = {
-    "all_changes": '{"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}',
-    "tables": '{"keys": {"*": ["id"]}}',
-}
-"""The code of the options of a target of many tables, by the query."""
-_ALTERATIONS: Final = """%% markdown
-The table `_changes` tells of new tables and of altered columns.
-%% code
-display(pipeline.schema.alterations(spark), rows=5)"""
-_WHOLE_WORDS: Final = """The properties of the connector; how tables are named, follow altered columns, and delete rows.
-
-A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
-(publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
-without the tables that are created later would lose their rows, so the query refuses it at its start."""
-_QUERIED_WORDS: Final = """Which column has the time of a row's last change, and which columns identify a row, by table; `*` is
-for all others. The gate judges each table by its rules in the file `checks`, or by those of `*`.
-
-Rows of PostgreSQL that commit late are found. Elsewhere set `timestampDelay` to more than the longest transaction takes."""
 _GATE: Final = "notebooks/pipelines/quality.ipynb"
 _LONGEST: Final = 100
 """Letters of a line."""
@@ -159,19 +142,18 @@ class _Pipeline:
         return self.source.format == "delta"
 
     @property
+    def query(self) -> Query:
+        return QUERIES[self.source.query]
+
+    @property
     def is_merged(self) -> bool:
-        """True if the target is kept equal to what a database has: a table, or all of them."""
-        return self.is_whole or self.source.query == "changes"
+        """True if the target follows a database, and nothing is set aside."""
+        return bool(self.query.sink)
 
     @property
     def is_whole(self) -> bool:
         """True if the target is a schema of tables."""
-        return self.source.query in _TABLES
-
-    @property
-    def is_queried(self) -> bool:
-        """True if those tables are found by queries, and not by a log."""
-        return self.source.query == "tables"
+        return bool(self.query.options)
 
     @property
     def gate_name(self) -> str:
@@ -265,24 +247,23 @@ class _Pipeline:
             "target_options": "pipeline.table" if self.is_into_delta else "pipeline.write(target)",
             "shown": "\ndisplay(pipeline.rows(spark), rows=5)" if self.is_into_delta else "",
             "keys": '\n    keys=connectors.foreach_batch("delta", path=pipeline.path("keys")),' if self.target.look else "",
-            "writer": f"from connectors{'.systems.jdbc import fan_out' if self.is_queried else ' import connect'}",
-            "sink": self._sink,
+            "writer": self.query.writer,
+            "sink": self.query.sink,
         }
-        alterations = "" if self.is_queried else _ALTERATIONS
-        came_out = {"records": self.source.plural, "shown": ends.pop("shown"), "alterations": alterations}
+        came_out = {"records": self.source.plural, "shown": ends.pop("shown"), "alterations": self.query.alterations}
         return {
             "name": self.name,
             "title": f"From {self.source.title} into {self.target.title}",
-            "summary": self.summary,
+            "summary": self.text(self.query.summary),
             "again": "reads everything again" if self.source.query == "copy" else "continues where the last one ended",
             "guarantee": self.guarantee,
             "judgement": self._judgement,
             "pipeline": self._call(),
             "change": self._change(),
-            "change_words": self._change_words,
-            "query": filled("changes.txt" if self.is_merged else f"{self.source.query}.txt", ends).strip(),
-            "query_words": self._query_words,
-            "came_out": filled(f"{self._came_out}.txt", came_out).strip(),
+            "change_words": self.text(self.query.change),
+            "query": filled(f"{self.query.skeleton}.txt", ends).strip(),
+            "query_words": self.query.words or self._stream_words,
+            "came_out": filled(f"{self.query.outcome}.txt", came_out).strip(),
             "gate": self.gate_name,
             "parameters": "\n".join(
                 f"        - name: {parameter.name}\n          default: {json.dumps(parameter.of_job or parameter.default)}"
@@ -290,50 +271,30 @@ class _Pipeline:
             ),
         }
 
-    @property
-    def _sink(self) -> str:
-        """The call that makes the function of a target that is merged."""
-        if not self.is_whole:
-            return "connect.merge(**pipeline.table)"
-        return f"{'fan_out' if self.is_queried else 'connect.merge_all'}(**pipeline.tables(target))"
-
-    @property
-    def _came_out(self) -> str:
-        """The skeleton of what is shown at the end."""
-        return "merged_all" if self.is_whole else "merged" if self.is_merged else "places"
+    def text(self, text: str) -> str:
+        """``text`` of the query with what the ends have at its places."""
+        effect = "replace those of the last run" if self.source.query == "copy" else self.target.effect
+        return text.format(
+            records=self.source.records,
+            record=self.source.record,
+            plural=self.source.plural,
+            decoded="decoded, " if "schema" in self.source.options else "",
+            effect=effect,
+            promise=self.target.promise,
+        )
 
     def rules(self) -> str:
         """The file of the rules: a list, or by table."""
         lines = [json.dumps(rule) for rule in (*_RULES, {"unique": self.key})]
-        if self.is_queried:
+        if self.source.query == "tables":
             return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}, {lines[2]}],\n  "*": [{lines[0]}, {lines[2]}]\n}}\n'
         if self.is_whole:  # the gate knows the keys
             return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}]\n}}\n'
         return "[\n{}\n]\n".format(",\n".join(f"  {line}" for line in lines))
 
     @property
-    def summary(self) -> str:
-        if self.is_queried:
-            return f"{self.source.records} are copied, each table into its own. New tables and columns come by themselves."
-        if self.is_whole:
-            text = f"{self.source.records} are merged into tables, which stay equal to those of the database."
-            return f"{text} New tables are followed from their first row."
-        if self.is_merged:
-            return f"{self.source.records} are merged into a table, which stays equal to that of the database."
-        effect = "replace those of the last run" if self.source.query == "copy" else self.target.effect
-        decoded = "decoded, " if "schema" in self.source.options else ""
-        return f"{self.source.records} are {decoded}checked against rules and {effect}."
-
-    @property
     def guarantee(self) -> str:
-        if self.is_queried:
-            text = "the copy of a table has each row once, in the newest version that a query has seen"
-            return f"{text}, {ONCE}; a row that is deleted in the database stays"
-        if self.is_merged:
-            return f"each change is in {'its' if self.is_whole else 'the'} table once, in the order of the log, {ONCE}"
-        if self.source.query == "copy":
-            return f"the table has the {self.source.plural} of one whole run; a run that is killed leaves the table as it was"
-        promise = f"each {self.source.record} {self.target.promise}"
+        promise = self.text(self.query.guarantee)
         return f"{promise}; the service may be asked again" if self.source_name == ENRICH else promise
 
     @property
@@ -343,13 +304,7 @@ class _Pipeline:
         return "reads the target and judges what is there" if self.target.look else "judges what was handed over"
 
     @property
-    def _query_words(self) -> str:
-        if self.is_queried:
-            return "Rows are found by their time, and those of one moment by the primary key. `_batches` is the ledger."
-        if self.is_merged:
-            return "The first run takes a snapshot, later ones follow the log. The slot keeps the log until then: run it often."
-        if self.source.query == "copy":
-            return "The whole table is read once. Its rows stay in the folder `copy` until the next run."
+    def _stream_words(self) -> str:
         words = []
         if "value.format" in self.source.options:
             words.append("A record that cannot be decoded becomes a dead letter.")
@@ -359,17 +314,6 @@ class _Pipeline:
             words.append("Updates and deletions in the table stop the query, unless `source` has `skipChangeCommits`.")
         return " ".join([*words, "`counts` gets a row for each batch."])
 
-    @property
-    def _change_words(self) -> str:
-        if self.is_queried:
-            return _QUERIED_WORDS
-        if self.is_whole:
-            return _WHOLE_WORDS
-        if self.is_merged:
-            return "The properties of the connector. The gate judges the table by the rules in the file `checks`."
-        text = f"How {self.source.plural} are read, and what happens to them. The file `checks` says what makes a row good"
-        return f"{text}; all other rows go to a table of their own. The gate reads the same file."
-
     def _change(self) -> str:
         """The cell with options of both ends and the function that makes rows."""
         dicts = {"source": self.source.options, **({} if self.is_into_delta else {"target": self.target.options})}
@@ -377,11 +321,9 @@ class _Pipeline:
             "\n".join([f"{name} = {{", *(f'    "{option}": {value},' for option, value in values.items()), "}"])
             for name, values in dicts.items()
         )
-        target = f"\ntarget = {_TABLES[self.source.query]}" if self.is_whole else ""
-        if self.is_queried:
-            return options + target
         if self.is_merged:
-            return f"import json\nimport re\n\n{self.source.rows}\n{options}{target}"
+            code = [self.source.rows, options, f"target = {self.query.options}" if self.is_whole else ""]
+            return self.query.imports + "\n".join(filter(None, code))
         body = self.source.rows if self.is_into_delta else self.source.plain or self.source.rows
         if self.target.added:
             body = f'{body}.selectExpr("*", {self.target.added})'
@@ -404,9 +346,7 @@ class _Pipeline:
         if self.is_whole:
             verdict = "display(pipeline.schema.tables(spark))"
         recorded = "what its batches have recorded"
-        judged = "its table" if self.is_into_delta else "the target" if look else ""
-        judged = "its tables: their keys, and their rules" if self.is_whole else judged
-        judged = "its tables and their rules" if self.is_queried else judged
+        judged = self.query.judged if self.is_into_delta else "the target" if look else ""
         judged_by = judged if self.is_merged else f"{judged} and by {recorded}" if judged else recorded
         delivered_words = " A dead letter that somebody deletes is not noticed."
         if self.is_into_delta:
