@@ -78,6 +78,17 @@ def test_a_table_that_cannot_be_written_is_named_and_the_others_are_written(spar
 
 
 @pytest.mark.soak
+def test_a_key_that_a_table_does_not_have_is_named_before_the_first_row_is_written(spark: Any, tmp_path: Path) -> None:
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        shop.run("CREATE TABLE a (number INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+        with pytest.raises(Exception, match=r'keyColumns +names "id" for a, whose columns are number; give a others'):
+            run(spark, shop, tmp_path, keyColumns={"*": ["id"]})
+        assert not (tmp_path / "copy" / "a").exists()
+        run(spark, shop, tmp_path, keyColumns={"*": ["id"], "a": ["Number"]})
+        assert spark.read.format("delta").load(str(tmp_path / "copy" / "a")).count() == 1
+
+
+@pytest.mark.soak
 def test_with_replace_the_copy_loses_what_the_table_has_lost(spark: Any, tmp_path: Path) -> None:
     with contextlib.closing(Sqlite(tmp_path)) as shop:
         shop.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2), (3)")
@@ -92,7 +103,7 @@ def copied(spark: Any, folder: Path, table: str) -> list[int]:
     return sorted(row.id for row in rows)
 
 
-def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None = None, **copy: str) -> None:
+def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None = None, **copy: Any) -> None:
     options = {**shop.options(), "includeSchema": "true", **(source or {})}
     rows = spark.readStream.format("connectors.jdbc").options(**options).load()
     writer = rows.writeStream.foreachBatch(fan_out(str(folder / "copy"), **copy)).trigger(availableNow=True)

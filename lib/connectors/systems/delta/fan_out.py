@@ -107,7 +107,11 @@ class DeltaTablesCommitter(TablesCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        if (keys := self.keys.get(table, self.keys.get("*"))) and known is not None:
+        keys = self.keys.get(table, self.keys.get("*"))
+        if missing := [key for key in keys or () if key.lower() not in {name.lower() for name in types}]:
+            text = f'names "{missing[0]}" for {table}, whose columns are {", ".join(types)}; give {table} others.'
+            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", text)])
+        if keys and known is not None:
             self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"

@@ -278,21 +278,23 @@ def keys_of(values: Values, table: CatalogTable, dialect: Dialect) -> Keys:
 def _problems(values: Values, table: CatalogTable, dialect: Dialect) -> Iterator[Problem]:
     mode, where = mode_wanted(values), str(table.table) if table.table else "the query"
     listing = ", ".join(name for name, _ in table.columns)
+    way_out = " Name the tables to be read by tables." if values["tables"] else ""
     for name in values["timestampColumns"]:
         column = _name(table, name)
         kind = table.type_of(column) if column else None
         if column is None:
-            yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {listing}.')
+            yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {listing}.{way_out}')
         elif not dialect.plain_values and not kind_of(kind or ""):
             yield Problem("timestampColumns", f'names "{name}" of {where}, which is no time but {kind}.')
     if mode not in (INCREMENTING, BOTH):
         return
     number = _number(values, table)
     if number is None and values["incrementingColumn"]:
-        text = f'names "{values["incrementingColumn"]}", but the columns of {where} are {listing}.'
+        text = f'names "{values["incrementingColumn"]}", but the columns of {where} are {listing}.{way_out}'
         yield Problem("incrementingColumn", text)
     elif number is None:
         text = f"missing; {where} has no primary key of one column with whole numbers. Give the column, or incremental={BULK}."
+        text += way_out
         yield Problem("incrementingColumn", text)
     elif not _is_whole(table.type_of(number) or "", dialect):
         text = f'names "{number}" of {where}, whose type is {table.type_of(number)}, no whole number.'
