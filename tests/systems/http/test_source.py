@@ -18,7 +18,7 @@ from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.http import HttpSource
 from connectors.systems.http.client import HttpClient
-from connectors.systems.http.source import _cell
+from connectors.systems.http.cursor import _cell
 from connectors.testing.servers import ApiService
 from connectors.testing.servers.api_service import CLIENT
 from connectors.testing.source_suite import SourceQuery
