@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from threading import Thread
@@ -298,8 +299,21 @@ class HadoopClient:
 
         context: Any = SparkContext._active_spark_context
         self._jvm = context._jvm
-        address = self._jvm.java.net.URI.create(url)
-        self.files = self._jvm.org.apache.hadoop.fs.FileSystem.get(address, context._jsc.hadoopConfiguration())
+        self._address, self._conf = self._jvm.java.net.URI.create(url), context._jsc.hadoopConfiguration()
+
+    @cached_property
+    def files(self) -> Any:
+        return self._jvm.org.apache.hadoop.fs.FileSystem.get(self._address, self._conf)
+
+    def exists(self) -> bool:
+        """False if no class is named for the scheme of the url, or its jar is not there."""
+        from py4j.protocol import Py4JJavaError
+
+        try:
+            self._jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(self._address.getScheme(), self._conf)
+        except Py4JJavaError:
+            return False
+        return True
 
     def path(self, path: str) -> Any:
         """``path`` as the client takes it."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import connectors
 from connectors.testing.compare import same_records
 from connectors.testing.driver import start_driver
 from connectors.testing.faults import Action, FailureInjector, Point
@@ -37,3 +39,20 @@ def test_spark_and_python_write_to_s3_exactly_once_also_when_the_driver_is_kille
     assert all(key.endswith(".snappy.parquet") for key in written), "Spark's writer names them so"
     secrets = f'"secret": "{targets["format"].storage["secret"]}"'
     assert secrets not in log
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.parametrize("file_format", ["parquet", "json"])
+def test_without_the_jars_of_sparks_client_rows_pass_through_python(spark: Any, tmp_path: Path, file_format: str) -> None:
+    target = S3Context(tmp_path)
+    options = {**target.options(), "fileFormat": file_format}
+    numbers = spark.readStream.format("connectors.sequence").option("end", 100).option("maxRowsPerTrigger", 60).load()
+    writer = numbers.writeStream.foreachBatch(connectors.foreach_batch("files", options)).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    written = target.keys()
+    assert written
+    assert not any("snappy" in key for key in written), "Spark's writer names them so"
+    rows = spark.read.format("connectors.files").options(path=f"{options['path']}/*", fileFormat=file_format)
+    read = rows.option("storageOptions", options["storageOptions"]).schema("value long").load().collect()
+    assert sorted(row.value for row in read) == list(range(1, 101))

@@ -216,13 +216,20 @@ class FilesSink(HidingSink):
             yield from wrong.problems
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-        """Stages with Spark's own writers, so that no row passes through Python, unless Spark has no such writer."""
-        if self.values["fileFormat"] == "avro" or self._is_single_csv(frame):
+        """Stages with Spark's own writers, so that no row passes through Python, unless Spark has no such writer, or client."""
+        if self.values["fileFormat"] == "avro" or self._is_single_csv(frame) or not self._is_known_to_spark():
             return None
         from .spark_writer import stage_with_spark
 
         run = _run.get()
         return stage_with_spark(self, frame, batch, run.offsets(batch.number) if run else None)
+
+    def _is_known_to_spark(self) -> bool:
+        """False for S3 without the jars of Spark's client. Of a Spark Connect server they are taken for granted."""
+        if self._client_of is None or not self.values["path"].startswith(S3):
+            return True
+        client = self._client_of(self.folder().storage.spark_url(""))
+        return client is None or client.exists()
 
     def _is_single_csv(self, frame: DataFrame) -> bool:
         """True for csv of one column, of which Spark's writer drops null rows."""
