@@ -33,6 +33,8 @@ def test_many_killed_drivers_lose_and_double_nothing(
     tmp_path: Path, group: str, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
 ) -> None:
     pipelines, count = GROUPS[group], int(os.environ.get("KILLS", "80"))
+    contexts = [end for query in pipelines.values() for end in (query.sink, query.source) if end is not None]
+    record_property(PROPERTY, evidence(contexts, DRIVERS, count))
     with killed(pipelines, tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         if group in ELSEWHERE:
             kills.environments = TURNS
@@ -40,5 +42,3 @@ def test_many_killed_drivers_lose_and_double_nothing(
             for start in range(0, count, 20):
                 kills.run(min(20, count - start))
                 print(f"\n{group}: {len(pipelines)} queries: nothing lost, nothing doubled: {dict(kills.outcomes)}")
-    contexts = [end for query in pipelines.values() for end in (query.sink, query.source) if end is not None]
-    record_property(PROPERTY, evidence(contexts, DRIVERS, count))
