@@ -71,7 +71,8 @@ class EvidenceRecord:
         for claim, kind in sorted({*self.passed, *self.failed}):
             counts = {"passed": self.passed[claim, kind], "failed": self.failed[claim, kind], "on": today}
             record.setdefault(claim, {})[kind] = counts
-        self.file.write_text(json.dumps(dict(sorted(record.items())), indent=1) + "\n")
+        record = dict(sorted(record.items()))
+        self.file.write_text(json.dumps(record, indent=1) + "\n")
         head, _, rest = self.page.read_text().partition(MARKS[0])
         self.page.write_text(f"{head}{MARKS[0]}{table(record)}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
 

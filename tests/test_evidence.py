@@ -44,11 +44,13 @@ def test_a_run_replaces_what_it_has_shown_and_nothing_else(tmp_path: Path) -> No
     for outcome in ("passed", "passed", "failed", "skipped"):
         run.pytest_runtest_logreport(report(outcome, ("evidence", evidence([FilesContext], HISTORIES, 1))))
     run.pytest_runtest_logreport(report("passed", ("other", 1), ("evidence", evidence([SequenceContext], DRIVERS, 80))))
+    run.pytest_runtest_logreport(report("passed", ("evidence", [("buffered sink", DRIVERS, 1)])))
     run.pytest_sessionfinish(SimpleNamespace(config=None))
     record = json.loads(file.read_text())
     assert (record["files sink"][HISTORIES]["passed"], record["files sink"][HISTORIES]["failed"]) == (2, 1)
     assert record["files sink"][DRIVERS] == old
     lines = page.read_text().splitlines()
+    assert page.read_text() == f"before\n{MARKS[0]}{table(record)}{MARKS[1]}\nafter\n", "in the order of the record"
     assert (lines[0], lines[-1]) == ("before", "after")
     assert "| files sink | - | 2, 1 failed | 7 | - | 2026-01-01 |" in lines
     assert f"| sequence source | - | - | 80 | - | {record['sequence source'][DRIVERS]['on']} |" in lines
