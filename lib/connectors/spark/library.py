@@ -47,8 +47,8 @@ _reached: weakref.WeakSet[Any] = weakref.WeakSet()
 _within: ContextVar[bool] = ContextVar("within", default=False)
 """True while something is pickled inside of what carries the library already."""
 _TIME = (1980, 1, 1, 0, 0, 0)
-_AT_HOME = ("testing/demo", "testing/scratch/")
-"""The beginnings of the names of files that no worker needs: what starts and feeds the systems of demonstrations."""
+_AT_HOME = ("testing/demo", "testing/scratch/", "testing/servers/")
+"""The beginnings of the names of files that no worker needs: what starts and feeds systems."""
 
 
 def reach(spark: SparkSession, kinds: Iterable[type] = ()) -> None:

@@ -28,7 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -38,8 +38,10 @@ import connectors
 from ..spark.session import activate, driver_process
 from ..workbench.home import spark_home
 from .faults import executor_process
-from .servers.spark_servers import ConnectServer
 from .session import quick_conf, session
+
+if TYPE_CHECKING:
+    from .servers.spark_servers import ConnectServer
 
 LOCAL: Final = "local"
 CLUSTER: Final = "cluster"
@@ -68,6 +70,8 @@ class Environment:
     def start(self) -> None:
         """Starts the session, and the server that it needs."""
         if self.name == CONNECT:
+            from .servers.spark_servers import ConnectServer  # no worker has it, and some import this module
+
             self.server = ConnectServer(quick_conf(self.conf), library=False).start()
             self.connect()
         else:

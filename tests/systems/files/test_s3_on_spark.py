@@ -47,6 +47,7 @@ def test_spark_and_python_write_to_s3_exactly_once_also_when_the_driver_is_kille
 def test_without_the_jars_of_sparks_client_rows_pass_through_python(spark: Any, tmp_path: Path, file_format: str) -> None:
     target = S3Context(tmp_path)
     options = {**target.options(), "fileFormat": file_format}
+    options["path"] += "/of orders"  # a blank makes it no URI
     numbers = spark.readStream.format("connectors.sequence").option("end", 100).option("maxRowsPerTrigger", 60).load()
     writer = numbers.writeStream.foreachBatch(connectors.foreach_batch("files", options)).trigger(availableNow=True)
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()

@@ -228,7 +228,7 @@ class FilesSink(HidingSink):
         """False for S3 without the jars of Spark's client. Of a Spark Connect server they are taken for granted."""
         if self._client_of is None or not self.values["path"].startswith(S3):
             return True
-        client = self._client_of(self.folder().storage.spark_url(""))
+        client = self._client_of("s3a:///")  # of any bucket
         return client is None or client.exists()
 
     def _is_single_csv(self, frame: DataFrame) -> bool:
