@@ -216,7 +216,8 @@ def test_tables_are_chosen_by_a_list_or_by_an_expression_for_the_whole_name(
 
 def test_tables_without_a_key_are_all_named_at_the_start(sqlite: Sqlite) -> None:
     sqlite.run("CREATE TABLE a (name TEXT)", "CREATE TABLE b (x INTEGER, y INTEGER, PRIMARY KEY (x, y))")
-    with pytest.raises(Misconfigured, match=r"2 problems(.|\n)*a has no primary key(.|\n)*b has no primary key.*Name the tables to be read by tables"):
+    problems = r"2 problems(.|\n)*a has no primary key(.|\n)*b has no primary key.*Name the tables to be read by tables"
+    with pytest.raises(Misconfigured, match=problems):
         read(SourceQuery(sqlite), [])
 
 
