@@ -224,7 +224,9 @@ table = table.where("id IS NOT NULL")""",
         format="files",
         parameters=(_target("Folder, also s3://", "/Volumes/main/connectors/data/orders", "${var.workdir}/orders"),),
         options={"path": _NAME, "fileFormat": '"parquet"'},
-        look=_look("files", {"path": _NAME, "fileFormat": '"parquet"'}).replace("load()", f'schema("{ORDER}").load()'),
+        look=_look("files", {"path": _NAME, "fileFormat": '"parquet"', "recursiveFileLookup": '"true"'}).replace(
+            "load()", f'schema("{ORDER}").load()'
+        ),
     ),
     "connect": TargetEnd(
         title="a sink connector of Kafka Connect",

@@ -91,7 +91,8 @@ class OwnFiles(OwnTarget):
     name = "files"
 
     def parameters(self) -> dict[str, str]:
-        return {"target": str(self.folder / "files")}
+        bucket = {"bucket": "yyyy/MM", "bucket.timeColumn": "at"}
+        return {"target": str(self.folder / "files"), "options": json.dumps(bucket)}
 
     def _file_of(self, number: int) -> tuple[Path, pa.Table, Any]:
         for file in (self.folder / "files").rglob("*.parquet"):

@@ -19,6 +19,7 @@ from connectors import quality
 from connectors.core.letter_files import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
+from connectors.systems.files import FilesSink
 from connectors.testing import demos
 from connectors.testing.demo import Demo, Order
 from connectors.workbench import Pipeline, pipeline
@@ -108,6 +109,17 @@ def test_a_gate_looks_at_the_target_by_those_options_that_reading_has_too(tmp_pa
     assert pipeline_in(tmp_path, "delta to kafka", options=refused).look({"subscribe": "orders"}) == {"subscribe": "orders"}
 
 
+def test_what_the_parameter_says_of_the_target_holds_for_the_sink_and_for_its_gate(tmp_path: Path) -> None:
+    options = json.dumps({"fileFormat": "json", "partitionBy": ["city"], "storageOptions": {"endpoint_url": "http://s3"}})
+    both = pipeline_in(tmp_path, "delta to files", target="s3://bucket/orders", options=options)
+    target = {"path": both.target.name, "fileFormat": "parquet"}
+    values = FilesSink.of(both.write(target)).values
+    storage = {"endpoint_url": "http://s3"}
+    assert (values["fileFormat"], values["partitionBy"], values["storageOptions"]) == ("json", ("city",), storage)
+    look = both.look(target)
+    assert look == {"path": "s3://bucket/orders", "fileFormat": "json", "storageOptions": json.dumps(storage)}
+
+
 def test_a_topic_is_not_copied_into_itself(tmp_path: Path) -> None:
     ends = {"source": "orders, returns", "target_options": "{}"}
     with pytest.raises(Misconfigured, match=r'target +must be another than source.*got "returns"'):
@@ -123,6 +135,9 @@ def test_a_target_of_many_tables_is_a_schema_and_its_rules_are_arguments_of_the_
     both = pipeline_in(tmp_path, "cdc_database to delta", **options)
     folder = str(tmp_path / "volumes" / "Volumes" / "main" / "shop")
     assert both.tables({"deletes": "hard", "routes": {}}) == {"schema": folder, "deletes": "soft", "routes": {}}
+    keys = {"keys": {"orders": ["number"]}}
+    copy = pipeline_in(tmp_path, "jdbc_database to delta", target=f"{tmp_path}/t", target_options=json.dumps(keys))
+    assert copy.tables({"keys": {"*": ["id"]}}) == {"schema": f"{tmp_path}/t", **keys}
     assert pipeline_in(tmp_path, "cdc_database to delta", target=f"{tmp_path}/t").schema.name == f"{tmp_path}/t"
     with pytest.raises(Misconfigured, match="must be a schema, as catalog"):
         _ = pipeline_in(tmp_path, "cdc_database to delta", target="main.shop.orders").schema

@@ -82,7 +82,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
                 to_arrow_type(field.dataType, **zone)
             except PySparkTypeError:
                 text = f'has "{field.name}" of type {field.dataType.simpleString()}, which cannot pass through Python; '
-                way_out = "cast it, such as to a string, or write files by foreach_batch on a classic session."
+                way_out = "cast it, such as to a string, or write files by foreach_batch on a classic session, to s3:// with "
+                way_out += "the jar hadoop-aws."
                 raise Misconfigured("connectors", [Problem("schema", text + way_out)]) from None
         raise
 

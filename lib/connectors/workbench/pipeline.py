@@ -198,16 +198,16 @@ class Pipeline:
 
     def tables(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a function that writes many tables: ``options``, which the parameter ``target_options`` overrides."""
-        return {"schema": self.schema.name, **options, **self._options("target")}
+        return {"schema": self.schema.name, **options, **self._objects("target")}
 
     def look(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of a reader of the target, and those in the parameter that this reader knows."""
+        """``options`` of a reader of the target; those in the parameter that this reader knows override them."""
         source, _ = _connectors(self.ends["target"].system)
         known = source.known_options() if source else None
         more = {name: value for name, value in self._options("target").items() if known and known.knows(name)}
         for name in ("errors", "deadLetterPath"):  # they are for rows that the target refuses
             more.pop(name, None)
-        return {**self.target.options, **more, **options}
+        return {**self.target.options, **options, **more}
 
     @cached_property
     def checks(self) -> Checks:
@@ -420,6 +420,11 @@ class Pipeline:
             raise _wrong(parameter, f'must be {kinds} such as "10 seconds"; got "{text}".') from None
 
     def _options(self, side: str) -> dict[str, Any]:
+        """The options in the parameter of an end; lists and objects as JSON, since Spark takes texts."""
+        values = self._objects(side)
+        return {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in values.items()}
+
+    def _objects(self, side: str) -> dict[str, Any]:
         end = self.ends[side]
         return {} if end.system == _DELTA else _json(end.options, self._parameter(end.options) or "{}")
 

@@ -57,3 +57,8 @@ def test_without_the_jars_of_sparks_client_rows_pass_through_python(spark: Any, 
     rows = spark.read.format("connectors.files").options(path=f"{options['path']}/*", fileFormat=file_format)
     read = rows.option("storageOptions", options["storageOptions"]).schema("value long").load().collect()
     assert sorted(row.value for row in read) == list(range(1, 101))
+    for column in ("make_ym_interval(1)", "make_dt_interval(1)"):
+        elsewhere = {**options, "path": f"{options['path']}/{column[:7]}"}
+        writer = numbers.selectExpr(column).writeStream.foreachBatch(connectors.foreach_batch("files", elsewhere))
+        with pytest.raises(Exception, match=r"cast it, such as to a string.*to s3:// with the jar hadoop-aws"):
+            writer.trigger(availableNow=True).start().awaitTermination()

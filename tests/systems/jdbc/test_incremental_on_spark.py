@@ -40,7 +40,8 @@ def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: P
         shop.run("INSERT INTO items VALUES (1, '12.50', '2024-05-05 10:00:00.123456', x'00ff', 'a \"quoted\" one')")
         run(spark, shop, tmp_path)
         shop.run("ALTER TABLE items ADD COLUMN sold BOOLEAN", "INSERT INTO items VALUES (2, NULL, NULL, NULL, NULL, 1)")
-        shop.run('CREATE TABLE "odd name" (id INTEGER PRIMARY KEY)', 'INSERT INTO "odd name" VALUES (7)')
+        for name in ("odd name", "_changes"):
+            shop.run(f'CREATE TABLE "{name}" (id INTEGER PRIMARY KEY)', f'INSERT INTO "{name}" VALUES (7)')
         run(spark, shop, tmp_path)
     items = spark.read.format("delta").load(str(tmp_path / "copy" / "items"))
     assert dict(items.dtypes) == {
@@ -57,9 +58,14 @@ def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: P
     assert tuple(second) == (2, None, None, None, None, True)
     assert [row.id for row in spark.read.format("delta").load(str(tmp_path / "copy" / "odd name")).collect()] == [7]
     schema = TargetSchema(f"{tmp_path}/copy/", '{"items": [{"not_null": "made"}], "*": [{"unique": "id"}]}')
-    assert [tuple(row)[:3] for row in schema.tables(spark).collect()] == [("items", 2, 2), ("odd name", 1, 1)]
+    assert [tuple(row)[:3] for row in schema.tables(spark).collect()] == [
+        ("_changes", 1, 1),
+        ("items", 2, 2),
+        ("odd name", 1, 1),
+    ]
     verdicts = [{outcome.check: outcome.ok for outcome in report.outcomes} for report in schema.verdicts(spark)]
-    assert verdicts == [{"row_count(min=0)": True, "not_null(made)": False}, {"row_count(min=0)": True, "unique(id)": True}]
+    unique = {"row_count(min=0)": True, "unique(id)": True}
+    assert verdicts == [unique, {"row_count(min=0)": True, "not_null(made)": False}, unique]
 
 
 @pytest.mark.soak
@@ -84,8 +90,25 @@ def test_a_key_that_a_table_does_not_have_is_named_before_the_first_row_is_writt
         with pytest.raises(Exception, match=r'keyColumns +names "id" for a, whose columns are number; give a others'):
             run(spark, shop, tmp_path, keyColumns={"*": ["id"]})
         assert not (tmp_path / "copy" / "a").exists()
+        with pytest.raises(Exception, match=r'keyColumns +names "A"; the table is a'):
+            run(spark, shop, tmp_path, keyColumns={"A": ["number"]})
+        assert not (tmp_path / "copy" / "a").exists()
         run(spark, shop, tmp_path, keyColumns={"*": ["id"], "a": ["Number"]})
         assert spark.read.format("delta").load(str(tmp_path / "copy" / "a")).count() == 1
+
+
+@pytest.mark.soak
+def test_rows_of_one_key_are_named_before_one_replaces_the_other(spark: Any, tmp_path: Path) -> None:
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        shop.run("CREATE TABLE lines (number INTEGER PRIMARY KEY, count INTEGER)", "INSERT INTO lines VALUES (1, 5), (2, 5)")
+        with pytest.raises(Exception, match=r"(?s)rows of lines have the same count, such as 5.*give lines the columns of its"):
+            run(spark, shop, tmp_path, keys={"*": ["count"]})
+        assert not (tmp_path / "copy" / "lines").exists()
+        run(spark, shop, tmp_path, keys={"*": ["number"]})
+        shop.run("INSERT INTO lines VALUES (3, NULL), (4, NULL)")
+        with pytest.raises(Exception, match=r"rows of lines have the same count, such as None"):
+            run(spark, shop, tmp_path, keys={"*": ["count"]})
+        assert spark.read.format("delta").load(str(tmp_path / "copy" / "lines")).count() == 2
 
 
 @pytest.mark.soak
@@ -116,6 +139,8 @@ def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None
         ({"operation": "upsert"}, "keyColumns"),
         ({"operation": "append", "keyColumns": {"a": ["id"]}}, "keyColumns"),
         ({"keyColumns": {"a": "id"}}, "keyColumns"),
+        ({"keys": {"a": "id"}}, "keyColumns +must be lists of columns"),
+        ({"keys": ["id"]}, "keyColumns +must be a JSON object"),
     ],
 )
 def test_options_of_the_copy_that_do_not_go_together_are_named(options: dict[str, Any], named: str) -> None:

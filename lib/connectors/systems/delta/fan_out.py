@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core import Batch, Choice, Json, Misconfigured, Options, Problem
+from ...core import Batch, Choice, Fatal, Json, Misconfigured, Options, Problem
+from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "delta_tables"
 _COLUMNS: Final = ("table", "row", "schema")
+_ROWS: Final = "connectors_rows"
 
 
 def fan_out(
@@ -37,7 +39,7 @@ def fan_out(
     """
     from ... import foreach_batch
 
-    by_table = {"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {}
+    by_table = {"keyColumns": keys} if keys else {}
     return foreach_batch(DeltaTables, {**place_of(schema), **by_table, **options})
 
 
@@ -107,16 +109,30 @@ class DeltaTablesCommitter(TablesCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        keys = self.keys.get(table, self.keys.get("*"))
-        if missing := [key for key in keys or () if key.lower() not in {name.lower() for name in types}]:
-            text = f'names "{missing[0]}" for {table}, whose columns are {", ".join(types)}; give {table} others.'
-            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", text)])
+        keys = self._keys_of(table, types, rows)
         if keys and known is not None:
             self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
         evolution = {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
         append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
+
+    def _keys_of(self, table: str, columns: Iterable[str], rows: DataFrame) -> Sequence[str]:
+        """The columns that identify a row of ``table``. Raises an error where ``rows`` have one key twice."""
+        from pyspark.sql import functions as F
+
+        keys = self.keys.get(table, self.keys.get("*", ()))
+        if alike := [name for name in self.keys if name.lower() == table.lower() and table not in self.keys]:
+            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", f'names "{alike[0]}"; the table is {table}.')])
+        if missing := [key for key in keys if key.lower() not in {name.lower() for name in columns}]:
+            text = f'names "{missing[0]}" for {table}, whose columns are {", ".join(columns)}; give {table} others.'
+            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", text)])
+        counts = rows.groupBy(*map(quoted, keys)).agg(F.count(F.lit(1)).alias(_ROWS))
+        if keys and (twice := counts.where(F.col(_ROWS) > 1).first()):
+            text = f"rows of {table} have the same {', '.join(keys)}, such as {', '.join(map(str, twice[:-1]))}"
+            way_out = f"give {table} the columns of its primary key as keyColumns"
+            raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
+        return keys
 
     def _merge(
         self, rows: DataFrame, place: TablePlace, keys: Sequence[str], batch: Batch, mark: TransactionMark

@@ -21,14 +21,13 @@ from .change_target import deletions_of
 from .log_state import STATE_PROPERTY, Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
-from .tables import LEDGER, TABLES, TablesCommitter, TablesSink, place_of
+from .tables import CHANGES, LEDGER, TABLES, TablesCommitter, TablesSink, place_of
 from .transaction import Merges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "connect.merge_all"
-CHANGES: Final = "_changes"
 _ALTERATIONS: Final = (
     "at timestamp, batch bigint, table string, kind string, column string, before string, after string, policy string"
 )
@@ -124,7 +123,6 @@ class ChangeTablesCommitter(TablesCommitter):
     """Merges a batch into its tables, side by side, and records it."""
 
     columns = "table string, topic string, changes bigint, batch bigint, sink string"
-    own_tables = (LEDGER, CHANGES)
 
     def __init__(self, sink: ChangeTables) -> None:
         super().__init__(sink)

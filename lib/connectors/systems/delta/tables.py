@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER: Final = "_batches"
+CHANGES: Final = "_changes"
 _SIDE_BY_SIDE: Final = 4
 """The number of tables that are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _MISSING_BATCHES: Final = ReplayPolicy(on_missing_batches="continue")
@@ -62,8 +63,6 @@ class TablesCommitter(RecordingCommitter):
     """The columns of the ledger, of which ``table`` is the first."""
     needs_rows = True
     """False where a batch has all rows of its tables."""
-    own_tables: Sequence[str] = (LEDGER,)
-    """The names of tables beside those of the stream, which cannot have them."""
 
     def __init__(self, sink: TablesSink) -> None:
         self.sink = sink
@@ -125,7 +124,7 @@ class TablesCommitter(RecordingCommitter):
         is_path = bool(self.sink.values["path"])
         name = quote(table, safe=" $.-") if is_path else table
         # A schema does not tell upper from lower case.
-        is_own = (name if is_path else name.lower()) in (".", "..", *self.own_tables)
+        is_own = (name if is_path else name.lower()) in (".", "..", LEDGER, CHANGES)
         return self.in_target(f"%{ord(name[0]):02X}{name[1:]}" if is_own else name)
 
     def in_target(self, name: str) -> TablePlace:

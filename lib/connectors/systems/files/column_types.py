@@ -132,7 +132,10 @@ def _gregorian(days: _Days) -> _Days:
 
 
 _Test = Callable[[pa.DataType], bool]
-_WAY_OUT: Final = "cast it, such as to a string, take another fileFormat, or write by foreach_batch on a classic session"
+_WAY_OUT: Final = (
+    "cast it, such as to a string, take another fileFormat, or write by foreach_batch on a classic session, to s3:// with the "
+    "jar hadoop-aws"
+)
 
 
 def check_types(connector: str, kind: str, schema: pa.Schema) -> None:

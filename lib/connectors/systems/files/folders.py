@@ -82,7 +82,8 @@ def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[Fold
         if values["bucket"]:
             yield _bucket(connector, values, name, kind)
         elif not _can_name(kind):
-            text = f'has "{name}" of type {kind}, which only Spark can name; cast it, or write by foreach_batch.'
+            text = f'has "{name}" of type {kind}, which only Spark can name; cast it, or write by foreach_batch, to s3:// with '
+            text += "the jar hadoop-aws."
             raise Misconfigured(connector, [Problem(option, text)])
         else:
             yield FolderColumn(name, lambda column: column, partial(_partition, name))
@@ -151,7 +152,8 @@ class DatePattern:
             token = _TOKEN.match(pattern, at)
             letter = token[3] if token else None
             if token is None or (letter and letter not in (*_UNITS, "S")):
-                text = f'has "{pattern[at]}", which only Spark itself knows; write by foreach_batch, or without it.'
+                text = f'has "{pattern[at]}", which only Spark itself knows; write without it, or by foreach_batch, to s3:// '
+                text += "with the jar hadoop-aws."
                 raise Misconfigured(connector, [Problem("bucket", text)])
             at = token.end()
             if letter:

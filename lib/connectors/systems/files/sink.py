@@ -83,7 +83,7 @@ class FilesSink(HidingSink):
     since Spark drops its nulls. Timestamps in parquet are microseconds in UTC, never INT96.
     Python refuses types that it cannot write like Spark: intervals, variants, ``void`` (except in json and avro), timestamps
     and times in orc, and maps in json with binary or nested keys. ``foreach_batch`` on a classic session writes all that
-    Spark writes.
+    Spark writes; to ``s3://`` it needs the jar hadoop-aws for that.
     Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage are hidden beside them, in a
     folder ``.connectors``. A reader that also walks through hidden folders (``pyarrow.dataset.dataset(folder)`` does, before
     it drops hidden files) may find one of these gone; list the folder itself, or by a glob.
