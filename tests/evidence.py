@@ -1,7 +1,8 @@
 """What has shown each guarantee, and when: ``pytest --evidence`` puts the outcomes of a run into ``stored/evidence.json``.
 
 ``make soak`` does so. A claim is a source or a sink of the guarantee table. The seeds of its suites count by themselves;
-other tests call ``record_property`` with what :func:`evidence` makes. The table is shown in ``lib/docs/tested.md``.
+other tests have the marker ``evidence``, whose ``of`` makes what they show of their parameters. A test that fails before it
+begins has it, too. The table is shown in ``lib/docs/tested.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Context = type[SourceContext] | type[SinkContext]
 
 
 def evidence(contexts: Iterable[Context], kind: str, count: int) -> list[tuple[str, str, int]]:
-    """The value of the property ``evidence`` of a test that shows ``count`` things of a ``kind`` for each of ``contexts``."""
+    """What a test shows that shows ``count`` things of a ``kind`` for each of ``contexts``."""
     return [(claim, kind, count) for claim in sorted({*map(claim_of, contexts)} - {""})]
 
 
@@ -40,28 +41,28 @@ def claim_of(context: Context) -> str:
 
 
 class EvidenceRecord:
-    """Counts what a run shows, and adds it to the record. What it does not run stays as it was."""
+    """Counts what a run shows, and adds it to the record. What it does not run stays as it was.
+
+    So does what it runs in part, unless that has failed: a run that was interrupted, or is of some tests, clears no failure.
+    """
 
     def __init__(self, file: Path = RECORD, page: Path = PAGE) -> None:
         self.file, self.page = file, page
         self.passed: Counter[tuple[str, str]] = Counter()
         self.failed: Counter[tuple[str, str]] = Counter()
+        self.tests: dict[str, list[tuple[str, str, int]]] = {}
+        """What each test shows; the report of a process that dies does not tell it."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            suite: Any = getattr(item, "cls", None)
-            if suite is None:
-                continue
-            if issubclass(suite, SimulationSuite):
-                item.user_properties.append((PROPERTY, evidence([suite.context], HISTORIES, suite.histories)))
-            elif "seed" in getattr(item, "fixturenames", ()) and issubclass(suite, KillSuite):
-                item.user_properties.append((PROPERTY, evidence([suite.context], SCHEDULES, 1)))
+            item.user_properties.append((PROPERTY, evidence_of(item)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        properties = self.tests.setdefault(report.nodeid, list(_properties(report)))
         if not (report.failed or (report.when == "call" and report.passed)):
             return
         counts = self.failed if report.failed else self.passed
-        for claim, kind, count in _properties(report):
+        for claim, kind, count in properties:
             counts[claim, kind] += count
 
     def pytest_sessionfinish(self, session: Any) -> None:
@@ -69,12 +70,26 @@ class EvidenceRecord:
             return
         record, today = _read(self.file), datetime.date.today().isoformat()
         for claim, kind in sorted({*self.passed, *self.failed}):
-            counts = {"passed": self.passed[claim, kind], "failed": self.failed[claim, kind], "on": today}
-            record.setdefault(claim, {})[kind] = counts
+            counts = {"passed": self.passed[claim, kind], "failed": self.failed[claim, kind]}
+            kinds = record.setdefault(claim, {})
+            if counts["failed"] or sum(counts.values()) >= _total(kinds.get(kind)):
+                kinds[kind] = {**counts, "on": today}
         record = dict(sorted(record.items()))
         self.file.write_text(json.dumps(record, indent=1) + "\n")
         head, _, rest = self.page.read_text().partition(MARKS[0])
         self.page.write_text(f"{head}{MARKS[0]}{table(record)}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+
+
+def evidence_of(item: Any) -> list[tuple[str, str, int]]:
+    """What a test shows, if it passes."""
+    suite = getattr(item, "cls", None) or object
+    if mark := item.get_closest_marker("evidence"):
+        return list(mark.kwargs["of"](*item.callspec.params.values()))
+    if issubclass(suite, SimulationSuite):
+        return evidence([suite.context], HISTORIES, suite.histories)
+    if issubclass(suite, KillSuite) and "seed" in item.fixturenames:
+        return evidence([suite.context], SCHEDULES, 1)
+    return []
 
 
 def table(record: dict[str, Any]) -> str:
@@ -91,6 +106,10 @@ def _cell(counts: dict[str, Any] | None) -> str:
     if counts is None:
         return "-"
     return f"{counts['passed']:,}" + (f", {counts['failed']} failed" if counts["failed"] else "")
+
+
+def _total(counts: dict[str, Any] | None) -> int:
+    return counts["passed"] + counts["failed"] if counts else 0
 
 
 def _read(file: Path) -> dict[str, Any]:

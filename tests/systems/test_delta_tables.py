@@ -286,10 +286,13 @@ def test_an_interrupted_batch_is_finished_with_other_rows_where_the_user_says_so
 
 def test_a_recorded_batch_that_comes_again_with_other_rows_is_refused(spark: Any, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "{region}")}
-    write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
-    write_orders(spark, options, 0, [(1, "eu"), (2, "us")])
-    with pytest.raises(CommitRefused, match="batch 0 is committed with 2 rows, its replay has 3 rows"):
-        write_orders(spark, options, 0, [(1, "eu"), (2, "us"), (3, "us")])
+    first: Any = connectors.foreach_batch("delta", options)
+    batch = Batch(first.sink.sink_id(), "q", 0)
+    for function in (first, first, connectors.foreach_batch("delta", options)):
+        function.write(orders_of(spark, [(1, "eu"), (2, "us")]), batch)
+    for function in (first, connectors.foreach_batch("delta", options)):
+        with pytest.raises(CommitRefused, match="batch 0 is committed with 2 rows, its replay has 3 rows"):
+            function.write(orders_of(spark, [(1, "eu"), (2, "us"), (3, "us")]), batch)
 
 
 def test_a_recorded_batch_without_rows_that_comes_again_with_rows_is_refused(spark: Any, tmp_path: Path) -> None:

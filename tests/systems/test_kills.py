@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from connectors.testing.environments import CLUSTER, CONNECT, LOCAL
 
-from ..evidence import DRIVERS, PROPERTY, evidence
+from ..evidence import DRIVERS, evidence
 from .pipelines import groups, killed, kills_of_systems
 
 GROUPS = groups()
 TURNS = (LOCAL, LOCAL, LOCAL, CLUSTER, LOCAL, LOCAL, LOCAL, CONNECT)
 ELSEWHERE = ("streams", "requests")
 """The groups that are killed on a cluster and on a server of Spark Connect, too."""
+COUNT = int(os.environ.get("KILLS", "80"))
 QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() for name in kills.QUICK}
 
 
@@ -27,18 +27,22 @@ def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
     assert any("driver killed" in line for line in kills.report), kills.report
 
 
+def evidence_of(group: str) -> list[tuple[str, str, int]]:
+    ends = [end for query in GROUPS[group].values() for end in (query.sink, query.source) if end is not None]
+    return evidence(ends, DRIVERS, COUNT)
+
+
 @pytest.mark.soak
+@pytest.mark.evidence(of=evidence_of)
 @pytest.mark.parametrize("group", GROUPS)
 def test_many_killed_drivers_lose_and_double_nothing(
-    tmp_path: Path, group: str, capsys: pytest.CaptureFixture[str], record_property: Callable[[str, object], None]
+    tmp_path: Path, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pipelines, count = GROUPS[group], int(os.environ.get("KILLS", "80"))
-    contexts = [end for query in pipelines.values() for end in (query.sink, query.source) if end is not None]
-    record_property(PROPERTY, evidence(contexts, DRIVERS, count))
+    pipelines = GROUPS[group]
     with killed(pipelines, tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         if group in ELSEWHERE:
             kills.environments = TURNS
         with capsys.disabled():
-            for start in range(0, count, 20):
-                kills.run(min(20, count - start))
+            for start in range(0, COUNT, 20):
+                kills.run(min(20, COUNT - start))
                 print(f"\n{group}: {len(pipelines)} queries: nothing lost, nothing doubled: {dict(kills.outcomes)}")

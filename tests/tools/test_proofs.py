@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from connectors_tools.proof.proof import Proof
 from connectors_tools.proof.rounds import FAULTS
 from connectors_tools.proof.verdict import Verdict
 from tests.evidence import FAULTS as FAULTS_OF_PROOFS
-from tests.evidence import PROPERTY
 from tests.servers import optional, required
 
 PIPELINES = Path(__file__).parents[2] / "notebooks" / "pipelines"
@@ -128,17 +127,19 @@ SYSTEMS = {
 }
 
 
+def evidence_of(system: str) -> list[tuple[str, str, int]]:
+    source, target = system.rpartition(" ")[2].replace("cdc", "connect").split("_to_")
+    claims = {f"{source} source", f"{target} sink"} - {"delta source"}  # which is Delta's own
+    return [(claim, FAULTS_OF_PROOFS, len(FAULTS)) for claim in sorted(claims)]
+
+
 @pytest.mark.soak
 @pytest.mark.server
 @pytest.mark.spark
+@pytest.mark.evidence(of=evidence_of)
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_a_pipeline_on_a_system_that_was_there_keeps_every_promise(
-    spark: Any, system: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_pipeline_on_a_system_that_was_there_keeps_every_promise(spark: Any, system: str, tmp_path: Path) -> None:
     kind = system.rpartition(" ")[2]
-    source, target = kind.replace("cdc", "connect").split("_to_")
-    claims = {f"{source} source", f"{target} sink"} - {"delta source"}  # which is Delta's own
-    record_property(PROPERTY, [(claim, FAULTS_OF_PROOFS, len(FAULTS)) for claim in sorted(claims)])
     proof = proof_of(kind, tmp_path / "proof", parameters=SYSTEMS[system](tmp_path), kills=len(FAULTS), rows=4000)
     assert not proof.is_demonstration
     verdict = judged(proof)

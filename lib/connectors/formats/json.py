@@ -67,10 +67,13 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
     return kind if is_text(kind) or any(test(kind) for test in known) else None
 
 
-def parsed(text: str) -> Any:
-    """The content of a JSON text, with fractions as decimals. Raises ``ValueError`` for what is no JSON."""
+def parsed(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """The content of a JSON text, with fractions as decimals. Raises ``ValueError`` for what is no JSON.
+
+    ``parse_constant`` makes the values of ``NaN``, ``Infinity`` and ``-Infinity``; default: floats.
+    """
     try:
-        return json.loads(text, parse_float=Decimal, object_pairs_hook=_object)
+        return json.loads(text, parse_float=Decimal, parse_constant=parse_constant, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

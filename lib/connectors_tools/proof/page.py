@@ -54,7 +54,7 @@ class ProofRecord:
         if self.verdict.error:
             return "the pipeline does not go on"
         if not self.verdict.is_complete:
-            return "the undisturbed run has not read all rows"
+            return "the undisturbed run lacks or doubles rows"
         words = [f"{number:,} {kind}" for kind, number in sums.items() if number]
         words += [] if self.verdict.letters_ok else ["dead letters differ"]
         return ", ".join(words) or "every row once"

@@ -45,7 +45,7 @@ class Verdict:
     comparisons: Sequence[Comparison]
     fed: int
     read: int | None
-    """The records that the undisturbed run has read; ``None`` where it does not count them."""
+    """The records that the undisturbed run has read; ``None`` where the target follows changes."""
     letters: tuple[int, int]
     """The dead letters, and how many there should be."""
     error: str = ""
@@ -58,10 +58,9 @@ class Verdict:
 
     @property
     def is_complete(self) -> bool:
-        """True if the undisturbed run has read all rows: else it would be no measure."""
-        if self.read is None:
-            return any(place.expected for place in self.comparisons)
-        return self.read == self.fed
+        """True if the undisturbed run has read all rows, and each is in one place: else it would be no measure."""
+        rows = sum(place.expected for place in self.comparisons)
+        return rows > 0 if self.read is None else self.read == rows + self.letters[1] == self.fed
 
     @property
     def letters_ok(self) -> bool:
@@ -78,7 +77,6 @@ def verdict(spark: SparkSession, subject: Subject, fed: int) -> Verdict:
     if not subject.is_merged:
         stored = [pipeline.stored(spark, "quarantine") for pipeline in (reference, broken)]
         comparisons.append(compared("quarantine", *stored))
-    if not (subject.is_merged or subject.is_copy):
         found, expected = (pipeline.reconciliation(spark).collect()[0] for pipeline in (broken, reference))
         read, letters = expected["read"], (found["dead_letters"], expected["dead_letters"])
     return Verdict(comparisons, fed, read, letters)
@@ -110,10 +108,11 @@ def compared(place: str, expected: DataFrame, actual: DataFrame) -> Comparison:
 
 
 def _comparable(rows: DataFrame) -> DataFrame:
-    """Each row as JSON, whose columns are in the order of their names, without the place of its change in the run's stream."""
+    """Each row as JSON of columns with their types, in order, without the place of its change in the run's stream."""
     from pyspark.sql import functions as f
 
-    columns = [f.col(quoted(name)) for name in sorted(rows.columns) if name != "_position"]
+    kinds = sorted((name, kind) for name, kind in rows.dtypes if name != "_position")
+    columns = [f.col(quoted(name)).alias(f"{name} {kind}") for name, kind in kinds]
     return rows.select(f.to_json(f.struct(*columns), _JSON).alias("row"))
 
 

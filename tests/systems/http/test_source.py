@@ -18,7 +18,6 @@ from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.http import HttpSource
 from connectors.systems.http.client import HttpClient
-from connectors.systems.http.cursor import _cell
 from connectors.testing.servers import ApiService
 from connectors.testing.servers.api_service import CLIENT
 from connectors.testing.source_suite import SourceQuery
@@ -235,12 +234,6 @@ def test_long_negative_numbers_have_one_text_whatever_is_beside_them(
     rows = read(config, pa.schema([("id", pa.string()), ("deep", pa.string()), *beside]))
     assert [row["id"] for row in rows] == [str(number), str(number - 1)]
     assert rows[0]["deep"] == f'{{"a":[{number},{LONG}]}}'
-
-
-def test_numbers_in_text_columns_beside_decimals_keep_their_digits() -> None:
-    amount = Decimal("12345678901234567.89")
-    assert _cell(amount, pa.string()) == str(amount)
-    assert _cell({"a": [amount, LONG, 7, 2.5, True]}, pa.string()) == f'{{"a":[{amount},{LONG},7,2.5,true]}}'
 
 
 def test_keys_that_are_long_whole_numbers_tell_records_apart(service: ApiService, table: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ from connectors.testing import SimulationSuite
 from connectors.testing.contexts import SinkContext, SourceContext
 from connectors.testing.simulation.history import check, run
 from tests.batching.test_sink import ShelfContext
-from tests.evidence import HISTORIES, PROPERTY, evidence
+from tests.evidence import HISTORIES, evidence
 from tests.systems.files.contexts import BucketedContext, RollingContext, SealingContext
 from tests.systems.files.test_source import FilesSourceContext
 from tests.systems.http.contexts import ApiContext, PutContext, RequestsContext
@@ -38,6 +38,7 @@ MORE: tuple[Context, ...] = (
     SequenceContext, FilesContext, RollingContext, BucketedContext, SealingContext, FilesSourceContext, ShelfContext,
     EntriesContext, RequestsContext, PutContext, ApiContext, SqliteById, SqliteByTime, SqliteByBoth,
 )  # fmt: skip
+COUNT = int(os.environ.get("SEEDS", "2000")) // len(QUICK + MORE)
 
 
 class SteppedCommits(broken.CommitsInTwoSteps):
@@ -101,13 +102,11 @@ def test_a_connector_of_the_library_lives_through_histories(context: Context) ->
 
 
 @pytest.mark.soak
+@pytest.mark.evidence(of=lambda context: evidence([context], HISTORIES, COUNT))
 @pytest.mark.parametrize("context", QUICK + MORE)
-def test_a_connector_of_the_library_lives_through_many_histories(
-    context: Context, record_property: Callable[[str, object], None]
-) -> None:
-    first, count = int(os.environ.get("SEED", "1000")), int(os.environ.get("SEEDS", "2000")) // len(QUICK + MORE)
-    record_property(PROPERTY, evidence([context], HISTORIES, count))
-    check(context, range(first, first + count))
+def test_a_connector_of_the_library_lives_through_many_histories(context: Context) -> None:
+    first = int(os.environ.get("SEED", "1000"))
+    check(context, range(first, first + COUNT))
 
 
 @pytest.mark.parametrize("context", FAULTS)

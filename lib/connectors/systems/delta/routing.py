@@ -86,8 +86,8 @@ class RoutingCommitter(TablesCommitter):
         self._most: int = sink.values["maxTables"]
         self._options = {"mergeSchema": str(sink.values["mergeSchema"]).lower()}
         self._keeps = sink.values["onReplayMismatch"] == "skip"
-        self._newest: dict[str, int] = {}
-        """By query, the batch that this run has recorded."""
+        self._newest: dict[str, Entry] = {}
+        """By query, the batch that this run has recorded, with its number of rows."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         from pyspark.sql import functions as F
@@ -110,17 +110,19 @@ class RoutingCommitter(TablesCommitter):
             side_by_side(spark, makes, "connectors.delta")
             self._plan(spark, batch, counts)
             self.finish(spark, batch, {table: partial(self._write, rows, table) for table in counts}, [])
-            self._newest[batch.query] = batch.number
+            self._newest[batch.query] = Entry(batch.query, batch.number, sum(counts.values()))
         finally:
             rows.unpersist()
 
     def last(self, query: str) -> Entry | None:
-        """With the number of rows, unless this run has recorded the batch."""
+        """With the number of rows."""
         from pyspark.sql import SparkSession
 
-        entry = super().last(query)
-        if entry is None or not is_stream(query) or self._newest.get(query) == entry.batch:
+        entry, newest = super().last(query), self._newest.get(query)
+        if entry is None or not is_stream(query):
             return entry
+        if newest is not None and newest.batch == entry.batch:
+            return replace(entry, rows=newest.rows)
         counts = self._planned(SparkSession.active(), query, entry.batch)
         return replace(entry, rows=sum(counts.values())) if counts else entry
 

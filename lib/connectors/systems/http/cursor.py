@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -30,8 +31,8 @@ from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
-_LONG_NUMBER: Final = re.compile(rb"\d{20}|-\d{19}")
-"""Digits that may be a whole number of more than 64 bits, which orjson would read as a float."""
+_LONG_NUMBER: Final = re.compile(rb"\d[\d.]{15}|\d[eE][+-]?\d{3}")
+"""Digits that may be a number which orjson, whose numbers are floats and whole ones of 64 bits, would alter or refuse."""
 _LOOK_SECONDS: Final = 1.0
 """The seconds for which one read skips pages without new records."""
 
@@ -266,8 +267,10 @@ class HttpCursor(Cursor):
     def _parsed(self, answer: Answer, url: str) -> Any:
         try:
             if self._is_exact:
-                return parsed(answer.body.decode())
-            return json.loads(answer.body) if _LONG_NUMBER.search(answer.body) else self._json.loads(answer.body)
+                return parsed(answer.body.decode(), parse_constant=Decimal)
+            if _LONG_NUMBER.search(answer.body):
+                return json.loads(answer.body, parse_float=_number, parse_constant=Decimal)
+            return self._json.loads(answer.body)
         except ValueError:
             text = f"{shown(url)} answers what is no JSON: {answer.body[:100]!r}"
             if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as when a proxy has lost its server
@@ -352,6 +355,12 @@ def _circle(resource: Resource, text: str) -> Fatal:
 
 def _run(work: Any, resource: Resource, context: contextvars.Context, record: Any) -> Any:
     return context.run(work, resource, record)
+
+
+def _number(text: str) -> float | Decimal:
+    """A float where it is the number of the text, else a decimal."""
+    number, exact = float(text), Decimal(text)
+    return number if Decimal(repr(number)) == exact else exact
 
 
 def _cell(value: Any, kind: pa.DataType) -> Any:

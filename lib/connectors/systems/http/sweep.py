@@ -210,7 +210,7 @@ def _part(name: str, record: Mapping[str, Any]) -> Any:
 
 def _dumped(content: Any, json: Any) -> bytes:
     try:
-        text: bytes = json.dumps(content, option=json.OPT_SORT_KEYS, default=str)
+        text: bytes = json.dumps(content, option=json.OPT_SORT_KEYS, default=lambda decimal: json.Fragment(str(decimal)))
     except TypeError:  # it has whole numbers of more than 64 bits, such as decimals
         return dumps(content).encode()
     return text
