@@ -63,7 +63,7 @@ notebooks: $(READY)
 
 bench: $(READY)
 	@$(UV) --group bench
-	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; PYTHONPATH=lib $(BIN)/python $$bench $(ARGS) || exit 1; done
+	@PYTHONPATH=lib $(BIN)/python tests/benchmarks/run.py $(ARGS)
 
 docs: $(READY)
 	@$(UV) --group docs

@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import redis
+from figures import figure
 
 from connectors import workbench
 from connectors.core import Batch
@@ -133,14 +134,11 @@ def main() -> None:
                 for kind, write in (("plain", plain_sink), ("our", our_sink), ("script", our_script)):
                     note(f"{kind} {name}", rate_of(write, server.url, key, count))
                     client.flushall()
-    best = {name: statistics.median(values) for name, values in rates.items()}
-    for kind in ("source", *KEYS):
-        our_rate, plain_rate = best[f"our {kind}"], best[f"plain {kind}"]
-        ratio = our_rate / plain_rate
-        print(f"{kind:34} {our_rate:9,.0f} rows/s, redis-py {plain_rate:9,.0f} rows/s: {ratio:.2f} (goal >= 0.8)")
+    figure("Redis stream → Spark", "rows/s", rates["our source"], "redis-py", rates["plain source"], least=0.8)
     for kind in KEYS:
-        script_rate, our_rate = best[f"script {kind}"], best[f"our {kind}"]
-        print(f"exactly-once, {kind:20} {script_rate:9,.0f} rows/s: {script_rate / our_rate:.2f} of idempotent")
+        ours, script = rates[f"our {kind}"], rates[f"script {kind}"]
+        figure(f"rows → Redis, {kind}", "rows/s", ours, "redis-py", rates[f"plain {kind}"], least=0.8)
+        figure(f"rows → Redis, {kind}, exactly-once", "rows/s", script, "guarantee=idempotent", ours)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,151 @@
+"""All benchmarks on one page: ``python tests/benchmarks/run.py [--only kafka,redis] [--long] [--record]`` (``make bench``).
+
+Each runs in a process of its own, with as many rows as fit into about a minute, or with ``--long`` as many as it has by
+itself. The figures go to ``runs/bench/``: ``index.html``, ``figures.json`` and what each benchmark has printed. ``--record``
+also puts them into ``tests/stored/figures.json`` and the table of ``lib/docs/performance.md``; those of benchmarks that have
+not run stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from figures import RECORD, Figure, shown
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(__file__).parent
+STORED = ROOT / "tests" / "stored" / "figures.json"
+PAGE = ROOT / "lib" / "docs" / "performance.md"
+MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
+MOST_SECONDS = 3600
+SHORT = {"redis": "150000"}
+"""The arguments of a short run by benchmark; the others are short."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A benchmark that has run: its summary, its figures, and how it ended."""
+
+    benchmark: str
+    title: str
+    seconds: float
+    code: int
+    on: str
+    machine: str
+    figures: list[Figure] = field(default_factory=list)
+
+    @staticmethod
+    def of(record: dict[str, object]) -> Run:
+        return Run(**{**record, "figures": [Figure(**figure) for figure in record["figures"]]})  # type: ignore[arg-type]
+
+
+def machine() -> str:
+    """What the figures depend on most."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {memory:.0f} GiB, {platform.system()}, Python {platform.python_version()}"
+
+
+def ran(file: Path, arguments: list[str], folder: Path) -> Run:
+    """Runs a benchmark, whose output goes to the terminal and to a file."""
+    name = file.stem.removeprefix("bench_")
+    title = file.read_text().split('"""')[1].splitlines()[0].partition(": ``python")[0].partition(": python")[0].rstrip(".")
+    record, log = folder / f"{name}.jsonl", folder / f"{name}.txt"
+    record.write_text("")
+    print(f"== {title}", flush=True)
+    path = os.pathsep.join(filter(None, (str(ROOT / "lib"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, RECORD: str(record), "PYTHONPATH": path}
+    start = time.monotonic()
+    command = [sys.executable, "-u", str(file), *arguments]
+    with log.open("w") as output, subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            output.write(line)
+    seconds, today = time.monotonic() - start, datetime.date.today().isoformat()
+    figures = [Figure(**json.loads(line)) for line in record.read_text().splitlines()]
+    record.unlink()
+    return Run(name, title, seconds, process.returncode, today, machine(), figures)
+
+
+def html_of(runs: Iterable[Run]) -> str:
+    """The page of all figures."""
+    from connectors_tools.report.page import templates
+
+    template = templates().from_string((FOLDER / "figures.html").read_text())
+    runs = list(runs)
+    verdicts = [figure.verdict for run in runs for figure in run.figures]
+    words = {"reached": ("goals reached", ""), "missed": ("goals missed", "bad"), "no verdict": ("without a verdict", "fair")}
+    numbers = [(len(verdicts), "figures", "")]
+    for verdict, (text, look) in words.items():
+        numbers.append((verdicts.count(verdict), text, look if verdict in verdicts else ""))
+    return str(template.render(runs=runs, numbers=numbers, shown=shown, median=median, bar=bar))
+
+
+def bar(figure: Figure) -> tuple[float, float, float]:
+    """The begin, the length and the median of a ratio's range, in percent of a bar that ends at twice the peer's speed."""
+    low, high = (min(max(value, 0.0), 2.0) * 50 for value in (min(figure.values), max(figure.values)))
+    return low, max(high - low, 0.8), min(median(figure.values), 2.0) * 50
+
+
+def table(runs: Iterable[Run]) -> str:
+    """A row of Markdown for each figure."""
+    rows = []
+    for run in runs:
+        for figure in run.figures:
+            measured = shown(median(figure.values))
+            beside = f"of {figure.peer}" if figure.peer else figure.unit
+            spread = f"{shown(min(figure.values))} to {shown(max(figure.values))}" if len(figure.values) > 1 else ""
+            rows.append(f"| {figure.what} | {measured} {beside} | {spread} | {figure.goal} | {figure.verdict} | {run.on} |")
+    return "| what | median | rounds | goal | | on |\n|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def record(runs: Iterable[Run], stored: Path = STORED, page: Path = PAGE) -> None:
+    """Puts ``runs`` into the record and the page, in place of earlier ones of these benchmarks."""
+    earlier = json.loads(stored.read_text()) if stored.exists() else {}
+    newer = {run.benchmark: asdict(run) for run in runs if run.code == 0}
+    known = dict(sorted({**earlier, **newer}.items()))
+    stored.write_text(json.dumps(known, indent=1) + "\n")
+    head, _, rest = page.read_text().partition(MARKS[0])
+    text = table(map(Run.of, known.values()))
+    page.write_text(f"{head}{MARKS[0]}{text}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    names = sorted(file.stem.removeprefix("bench_") for file in FOLDER.glob("bench_*.py"))
+    parser.add_argument("--only", default=",".join(names), help="names with commas: " + ", ".join(names))
+    parser.add_argument("--long", action="store_true", help="with as many rows as each benchmark has by itself")
+    parser.add_argument("--record", action="store_true", help="put the figures into the documentation, too")
+    options = parser.parse_args()
+    only = options.only.split(",")
+    if unknown := sorted({*only} - {*names}):
+        parser.error(f"--only names {', '.join(unknown)}; the benchmarks are {', '.join(names)}")
+    folder = ROOT / "runs" / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = []
+    for name in only:
+        arguments = "" if options.long else SHORT.get(name, "")
+        runs.append(ran(FOLDER / f"bench_{name}.py", arguments.split(), folder))
+        (folder / "figures.json").write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+        (folder / "index.html").write_text(html_of(runs))
+    if options.record:
+        record(runs)
+    print(f"The page is {folder / 'index.html'}")
+    failed = [run.benchmark for run in runs if run.code]
+    if failed:
+        print(f"did not end well: {', '.join(failed)}", file=sys.stderr)
+    return len(failed) > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
