@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from figures import figure
 
 import connectors
 from connectors import workbench
@@ -80,16 +81,17 @@ def seconds(spark: Any, format: str, options: dict[str, Any]) -> tuple[float, li
 def main() -> None:
     spark = workbench.session(master="local[1]")
     connectors.register(spark, CountingSource)
-    rates, small = [], {"counting": [], "sequence": []}
+    rates: list[float] = []
+    small: dict[str, list[float]] = {"counting": [], "sequence": []}
     for _ in range(ROUNDS):
         _, batches = seconds(spark, "counting", {"total": EPOCH * EPOCHS, "maxRowsPerTrigger": EPOCH})
         rates.append(EPOCH / statistics.median(batches))
         for name, options in (("counting", {"total": SMALL, "maxRowsPerTrigger": 1}), ("sequence", {"end": SMALL})):
             _, batches = seconds(spark, name, {"maxRowsPerTrigger": 1, **options})
-            small[name] += batches
-    rate, more = statistics.median(rates), statistics.median(small["counting"]) - statistics.median(small["sequence"])
-    print(f"messages per second and task      {rate:,.0f} (goal >= 100,000)")
-    print(f"an epoch against a batch          +{more * 1000:.0f} ms (goal <= 40 ms)")
+            small[name].append(statistics.median(batches) * 1000)
+    figure("messages → Spark by the epoch log, in one task", "rows/s", rates, least=100_000)
+    more = [epoch - batch for epoch, batch in zip(small["counting"], small["sequence"], strict=True)]
+    figure("time of an epoch of one message beyond a batch with offsets", "ms", more, most=40)
 
 
 if __name__ == "__main__":
