@@ -2,7 +2,7 @@
 
 Goals: a source through the adapter takes at most 1.2 times as long as a bare PySpark reader of the same 20 M longs; the
 ``foreach_batch`` carrier at most 25 ms more per micro-batch than Spark's ``noop``; 100,000 split states go through JSON
-and back in under a second.
+and back in a second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from figures import figure
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from connectors import workbench
@@ -104,28 +105,24 @@ def compare_reading(spark: Any) -> None:
         return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
     pairs = [(read("connectors.sequence", end=str(ROWS)), read("bare")) for _ in range(ROUNDS + 1)][1:]
-    ratio = statistics.median(adapter / bare for adapter, bare in pairs)
-    rate = ROWS / statistics.median(adapter for adapter, _ in pairs) / 1e6
-    report("20 M longs, adapter against bare reader", f"{ratio:.2f} x ({rate:.1f} M rows/s)", "<= 1.20 x", ratio <= 1.2)
+    ours, bare = ([ROWS / seconds for seconds in times] for times in zip(*pairs, strict=True))
+    figure("20 M longs → Spark by the adapter", "rows/s", ours, "a bare PySpark reader", bare, least=0.83)
 
 
 def compare_carrier(spark: Any) -> None:
     folder = Path(tempfile.mkdtemp())
     Null.folder = str(folder / "ledger")
+
     def noop(frame: Any, number: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    rounds = []
+    more = []
     for number in range(ROUNDS):
         carrier = ForeachBatch(Null.of({"sinkId": str(number)}))
-        rounds.append(
-            (median_batch(spark, noop, folder / f"noop{number}"), median_batch(spark, carrier, folder / f"ours{number}"))
-        )
-    del rounds[0]  # it warms up
+        plain_time = median_batch(spark, noop, folder / f"noop{number}")
+        more.append(median_batch(spark, carrier, folder / f"ours{number}") - plain_time)
     shutil.rmtree(folder)
-    plain_time, our_time = (statistics.median(times) for times in zip(*rounds, strict=True))
-    text = f"{our_time - plain_time:+.0f} ms ({our_time:.0f} against {plain_time:.0f} ms)"
-    report("foreach_batch against noop, per micro-batch", text, "<= 25 ms", our_time - plain_time <= 25)
+    figure("time of foreach_batch beyond noop, by micro-batch", "ms", more[1:], most=25)  # the first one warms up
 
 
 def median_batch(spark: Any, function: Callable[[Any, int], None], checkpoint: Path) -> float:
@@ -151,18 +148,13 @@ def states() -> None:
         again = [Range(**state) for state in loads(text, "the states")["splits"]]
         assert again == splits
 
-    seconds = statistics.median(timed(trip) for _ in range(ROUNDS))
-    report("100,000 split states through JSON and back", f"{seconds:.2f} s", "< 1 s", seconds < 1)
+    figure("100,000 split states through JSON and back", "s", [timed(trip) for _ in range(ROUNDS)], most=1)
 
 
 def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def report(what: str, measured: str, goal: str, reached: bool) -> None:
-    print(f"{what:<48} {measured:<34} goal {goal:<10} {'reached' if reached else 'MISSED'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ whole table for each transaction.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+from figures import figure
 
 from connectors.core import Batch
 from connectors.core.commit import Commit
@@ -74,9 +74,8 @@ def cost_of_exactly_once(rows: pa.Table) -> None:
             for name, values in rates.items():
                 more = {"guarantee": name, "stagingLocation": folder} if name == "exactly-once" else {}
                 values.append(whole_batch(server, rows, number, **more))
-    best = {name: statistics.median(values[1:]) for name, values in rates.items()}
-    ratio = best["exactly-once"] / best["idempotent"]
-    print(f"exactly-once {best['exactly-once']:7,.0f} rows/s: {ratio:.2f} of idempotent ({best['idempotent']:,.0f} rows/s)")
+    idempotent, once = (values[1:] for values in rates.values())
+    figure("rows → DynamoDB, exactly-once", "rows/s", once, "guarantee=idempotent", idempotent)
 
 
 def create(client: Any, table: str) -> None:
@@ -100,9 +99,7 @@ def main() -> None:
         for _ in range(ROUNDS):
             rates["plain"].append(plain(client, rows))
             rates["ours"].append(our_sink(server, rows))
-    best = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = best["ours"] / best["plain"]
-    print(f"sink {best['ours']:7,.0f} rows/s, boto3 {best['plain']:7,.0f} rows/s: {ratio:.2f} (goal >= 0.9)")
+    figure("rows → DynamoDB", "rows/s", rates["ours"], "boto3", rates["plain"], least=0.9)
     try:
         cost_of_exactly_once(rows)
     except Unavailable as missing:
