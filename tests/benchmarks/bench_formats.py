@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from figures import figure
 from pyspark.sql import functions as F
 
 from connectors import workbench
@@ -77,31 +77,26 @@ def compare_json(spark: Any) -> None:
     options = {"path": f"{folder}/*.json", "value.format": "json", "schema": SCHEMA}
     our_frame = spark.read.format("connectors.file_stream").options(**options).load().select("value")
 
-    def read(frame: Any) -> float:
-        return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+    def read(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
 
-    pairs = [(read(our_frame), read(parsed)) for _ in range(ROUNDS + 1)][1:]
+    ours, spark_rates = by_turns((lambda: read(our_frame), RECORDS), (lambda: read(parsed), RECORDS))
     shutil.rmtree(folder)
-    ratio = statistics.median(spark_seconds / seconds for seconds, spark_seconds in pairs)
-    rate = RECORDS / statistics.median(seconds for seconds, _ in pairs)
-    text = f"{ratio:.2f} x ({rate:,.0f} records/s)"
-    report(
-        f"{RECORDS:,} JSON records of {len(lines) // RECORDS} bytes, against from_json", text, ">= 1.00 x", ratio >= 1
-    )
+    size = len(lines) // RECORDS
+    figure(f"lines of JSON of {size} bytes → Spark", "rows/s", ours, "Spark's text and from_json", spark_rates, least=1)
 
 
 def json_alone() -> None:
     column = pa.array([json.dumps(row(number)).encode() for number in range(50_000)], pa.binary())
     json_format = JsonFormat(KIND)
-    rate = best(lambda: json_format.decode(column), len(column))
-    report("JSON, one core", f"{rate:,.0f} records/s", "-", True)
     bad = pa.array([b'{"id":"x"}' if n % 100 == 0 else value.as_py() for n, value in enumerate(column)], pa.binary())
-    rate = best(lambda: json_format.decode(bad), len(bad))
-    report("JSON, one core, 1 % of it bad", f"{rate:,.0f} records/s", "-", True)
+    good_rates, bad_rates = by_turns(*((lambda part=part: json_format.decode(part), len(part)) for part in (column, bad)))
+    figure("JSON → Arrow, one core", "rows/s", good_rates)
+    figure("JSON → Arrow, one core, 1 % of it bad", "rows/s", bad_rates, "all of it good", good_rates)
 
 
 def compare_avro() -> None:
-    """Beside it what fastavro and Arrow need for the same bodies, one at a time."""
+    """Beside it fastavro and Arrow with some of the same bodies, one at a time."""
     import fastavro
 
     with SchemaRegistry() as registry:
@@ -115,26 +110,25 @@ def compare_avro() -> None:
         header = b"\0" + number.to_bytes(4, "big")
         parts = [pa.array([header + body for body in bodies[at : at + 10_000]]) for at in range(0, len(bodies), 10_000)]
         avro_format = AvroFormat(KIND, FormatSettings(registry_url=registry.url))
-        rate = best(lambda: [avro_format.decode(part) for part in parts], len(bodies))
-    few = bodies[:20_000]
-    slow = best(lambda: pa.array([fastavro.schemaless_reader(io.BytesIO(body), schema) for body in few], KIND), len(few))
-    text = f"{rate:,.0f} records/s ({rate / slow:.0f} x fastavro)"
-    report("Avro in registry frames, one core", text, ">= 500,000", rate >= 500_000)
+        few = bodies[:20_000]
+        ours, plain = by_turns(
+            (lambda: [avro_format.decode(part) for part in parts], len(bodies)),
+            (lambda: pa.array([fastavro.schemaless_reader(io.BytesIO(body), schema) for body in few], KIND), len(few)),
+        )
+    figure("Avro with a registry → Arrow, one core", "rows/s", ours, least=500_000)
+    figure("Avro with a registry → Arrow, one core, beside fastavro", "rows/s", ours, "fastavro", plain)
 
 
-def best(work: Callable[[], object], records: int) -> float:
-    """Records a second of the fastest round: others on the machine only ever slow it down."""
-    return records / min(timed(work) for _ in range(ROUNDS + 1))
+def by_turns(*contestants: tuple[Callable[[], object], int]) -> list[list[float]]:
+    """Records a second by round, of each that does some work with so many records; a round before the first one warms up."""
+    rounds = [[records / timed(work) for work, records in contestants] for _ in range(ROUNDS + 1)][1:]
+    return [list(rates) for rates in zip(*rounds, strict=True)]
 
 
 def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def report(what: str, measured: str, goal: str, reached: bool) -> None:
-    print(f"{what:<60} {measured:<44} goal {goal:<12} {'reached' if reached else 'MISSED'}", flush=True)
 
 
 if __name__ == "__main__":
