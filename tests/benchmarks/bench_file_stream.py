@@ -1,11 +1,11 @@
 """Lines of growing files: ``connectors.file_stream`` against Spark's own text stream, on the flights data set.
 
-``python tests/benchmarks/bench_file_stream.py [--rounds 5] [--folder FOLDER]`` prints seconds per round and the median of
-the ratios. All read the same three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the
-machine does falls on all: once into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by
-its own sink). ``query`` is the time from start to end, ``batch`` that of the micro-batch alone, as the query's progress has
-it. A file of one line shows what a query costs before the first byte: the start of the Python process that plans it, for
-the most part; Spark starts one for each query over a Python source.
+``python tests/benchmarks/bench_file_stream.py [--rounds 5] [--folder FOLDER]`` has figures without goals. All read the same
+three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the machine does falls on all: once
+into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by its own sink). A whole query is the
+time from start to end, a micro-batch that of the batch alone, as the query's progress has it. A file of one line shows
+what a query costs before the first byte: the start of the Python process that plans it, for the most part; Spark starts one
+for each query over a Python source.
 
 ``bare Arrow`` is the least that a source in Python can cost: it hands Spark the same rows, ready as Arrow in files that are
 mapped into memory. What it takes longer than Spark's text stream is the way from Python into the JVM.
@@ -22,13 +22,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from figures import figure
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 LIBRARY = Path(__file__).parents[2] / "lib"
-FILES, TASKS = 3, 4
+LINES, FILES, TASKS = 336_776, 3, 4
 
 
 def flights(folder: Path) -> Path:
@@ -136,7 +136,7 @@ def seconds(rows: Any, checkpoint: Path, expected: int, own_sink: bool, parquet:
     if read != expected:
         raise SystemExit(f"{read} rows were read, not {expected}")
     batch = max(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
-    return {"query": duration, "batch": batch / 1000}
+    return {"whole query": duration, "micro-batch": batch / 1000}
 
 
 def main() -> None:
@@ -149,13 +149,13 @@ def main() -> None:
     from connectors.testing.session import session
 
     data = flights(options.folder)
-    spark = session("local[2,4]", {})
+    spark = session("local[2,4]", {"spark.ui.showConsoleProgress": "false"})
     spark.dataSource.register(BareArrow)
     our_stream = spark.readStream.format("connectors.file_stream")
     sizes = {
-        "flights to noop": (data, 336_776, False),
-        "flights to parquet": (data, 336_776, True),
-        "one line to noop": (one_line(options.folder), 1, False),
+        f"{LINES:,} lines of files → Spark": (data, LINES, False),
+        f"{LINES:,} lines of files → Parquet": (data, LINES, True),
+        "a file of one line → Spark": (one_line(options.folder), 1, False),
     }
     times: dict[tuple[str, str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as checkpoints:
@@ -163,25 +163,18 @@ def main() -> None:
             ready = ready_arrow(options.folder, folder)
             readers = {
                 "file_stream": our_stream.option("path", f"{folder}/*.json").load,
-                "spark text": text(spark, folder),
+                "Spark's text stream": text(spark, folder),
                 "bare Arrow": spark.readStream.format("bare_arrow").option("path", str(ready)).load,
             }
             for name, read in readers.items():
-                where = Path(checkpoints) / f"{name}-{size}-{turn}".replace(" ", "-")
-                durations = seconds(read(), where, lines, name != "spark text", parquet)
+                where = Path(tempfile.mkdtemp(dir=checkpoints)) / "checkpoint"
+                durations = seconds(read(), where, lines, name != "Spark's text stream", parquet)
                 if turn:  # the first one warms up
                     for what, duration in durations.items():
                         times.setdefault((size, what, name), []).append(duration)
     spark.stop()
-    for (size, what, name), figures in times.items():
-        show(f"{size:<18} {what:<6} {name}", figures)
-    for other, size, what in itertools.product(("spark text", "bare Arrow"), sizes, ("query", "batch")):
-        pairs = zip(times[size, what, "file_stream"], times[size, what, other], strict=True)
-        show(f"{size:<18} {what:<6} by {other}", [our_time / other_time for our_time, other_time in pairs])
-
-
-def show(name: str, figures: list[float]) -> None:
-    print(f"{name:<40}" + "".join(f"{figure:7.2f}" for figure in figures) + f"   median {median(figures):.2f}")
+    for other, size, what in itertools.product(("Spark's text stream", "bare Arrow"), sizes, ("whole query", "micro-batch")):
+        figure(f"{size}, {what}", "s", times[size, what, "file_stream"], other, times[size, what, other])
 
 
 def text(spark: Any, folder: Path) -> Any:

@@ -1,11 +1,11 @@
 """The sink ``connectors.files`` against Spark's own writers: rows, files, and what a commit costs after many of them.
 
-``python tests/benchmarks/bench_files.py [--rows 5000000] [--rounds 3] [--batches 200] [--commits 1000]`` prints seconds per
-round and the median of the ratios. ``plain`` is ``df.write`` of Spark, ``exactly-once`` the same rows through
-``foreach_batch`` (Spark's writers, ledger, publication), ``arrow`` through ``df.write.format("connectors.files")`` (Python
-writers). They take turns, so that what else the machine does falls on all. Then ``--batches`` small micro-batches are
-written by Spark's streaming sink and by ours with ``rolling=policy``, and the files are counted; and ``--commits`` batches
-are committed without Spark, to compare the first ones with the last. A batch of no row and of one says what a batch costs.
+``python tests/benchmarks/bench_files.py [--rows 5000000] [--rounds 3] [--batches 200] [--commits 1000]`` has figures without
+goals. Spark's own is ``df.write``, ``exactly-once`` the same rows through ``foreach_batch`` (Spark's writers, ledger,
+publication), the third through ``df.write.format("connectors.files")`` (Python writers). They take turns, so that what else
+the machine does falls on all. Then ``--batches`` small micro-batches are written by Spark's streaming sink and by ours with
+``rolling=policy``, and the files are counted; and ``--commits`` batches are committed without Spark, to compare the first ones
+with the last. A batch of no row and of one says what a batch costs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from figures import figure
 
 LIBRARY = Path(__file__).parents[2] / "lib"
 
@@ -45,13 +47,13 @@ def writers(frame: Any, kind: str, rows: int) -> Iterator[tuple[str, Callable[[P
     yield "plain", lambda out: frame.write.format(kind).save(str(out))
     yield "exactly-once", exactly_once
     if kind == "parquet":  # lines of JSON are made by Python there
-        yield "arrow", arrow
+        yield "by Python writers", arrow
 
 
 def throughput(spark: Any, folder: Path, rows: int, rounds: int) -> None:
-    for kind in ("parquet", "json"):
+    for kind, title in (("parquet", "Parquet"), ("json", "lines of JSON")):
         frame = rows_of(spark, rows)
-        times: dict[str, list[float]] = {}
+        rates: dict[str, list[float]] = {}
         for turn in range(rounds + 1):
             for name, write in writers(frame, kind, rows):
                 out = folder / f"{name}-{kind}-{turn}"
@@ -59,18 +61,17 @@ def throughput(spark: Any, folder: Path, rows: int, rounds: int) -> None:
                 write(out)
                 duration = time.perf_counter() - start
                 if turn:  # the first one warms up
-                    times.setdefault(name, []).append(duration)
+                    rates.setdefault(name, []).append(rows / duration)
                 elif (count := spark.read.format(kind).load(str(out)).count()) != rows:
                     raise SystemExit(f"{name} wrote {count} {kind} rows, not {rows}")
                 shutil.rmtree(out)
-        for name, durations in times.items():
-            ratios = [plain / duration for plain, duration in zip(times["plain"], durations, strict=True)]
-            seconds = "".join(f"{duration:7.2f}" for duration in durations)
-            print(f"{kind:<8} {name:<13}{seconds}   {rows / median(durations):>11,.0f} rows/s   {median(ratios):5.2f} of plain")
+        plain = rates.pop("plain")
+        for name, values in rates.items():
+            figure(f"Spark → {title}, {name}", "rows/s", values, "Spark's own", plain)
 
 
 def latency(spark: Any, folder: Path, count: int) -> None:
-    """Milliseconds of an empty batch and of one with one row, and of an fsync of this disk."""
+    """An empty batch and one with one row, and an fsync of this disk."""
     import connectors
     from connectors.core import Batch
 
@@ -83,7 +84,7 @@ def latency(spark: Any, folder: Path, count: int) -> None:
             sink.write(frame, Batch("bench", f"query {rows}", number))  # type: ignore[attr-defined]
             times.append((time.perf_counter() - start) * 1000)
             number += 1
-        print(f"a batch of {rows} rows  {median(times[5:]):6.1f} ms")
+        figure(f"Spark → Parquet, exactly-once, a batch of {('no', 'one')[rows]} row", "ms", times[5:])
     with (folder / "synced").open("wb") as file:
         syncs = []
         for _ in range(20):
@@ -92,13 +93,13 @@ def latency(spark: Any, folder: Path, count: int) -> None:
             start = time.perf_counter()
             os.fsync(file.fileno())
             syncs.append((time.perf_counter() - start) * 1000)
-    print(f"an fsync          {median(syncs):6.1f} ms")
+    figure("an fsync of the disk", "ms", syncs)
 
 
 def small_batches(spark: Any, folder: Path, batches: int) -> None:
     import connectors
 
-    counts = {}
+    counts, times = [], []
     for name in ("Spark's sink", "rolling=policy"):
         numbers = spark.readStream.format("connectors.sequence").option("end", batches * 100).option("maxRowsPerTrigger", 100)
         writer = numbers.load().writeStream.option("checkpointLocation", str(folder / f"{name}-checkpoint"))
@@ -111,10 +112,12 @@ def small_batches(spark: Any, folder: Path, batches: int) -> None:
         for thread in threading.enumerate():
             if thread.name == "connectors.files":
                 thread.join()
-        counts[name] = len(list(out.glob("*.parquet")))
-        rows = spark.read.parquet(str(out)).count()
-        print(f"{batches} batches  {name:<15}{counts[name]:5} files  {rows:,} rows  {time.perf_counter() - start:6.1f} s")
-    print(f"files: 1/{counts['Spark' + chr(39) + 's sink'] / counts['rolling=policy']:.0f}")
+        times.append(time.perf_counter() - start)
+        counts.append(len(list(out.glob("*.parquet"))))
+        if (rows := spark.read.parquet(str(out)).count()) != batches * 100:
+            raise SystemExit(f"{name} wrote {rows} rows, not {batches * 100}")
+    figure(f"{batches} small batches → Parquet, rolling=policy", "s", times[1:], "Spark's sink", times[:1])
+    figure(f"files of Spark's sink for each of rolling=policy, {batches} batches", "", [counts[0] / counts[1]])
 
 
 def commits(folder: Path, count: int) -> None:
@@ -136,8 +139,8 @@ def commits(folder: Path, count: int) -> None:
             commit.finish(batch, [staged])
             times.append((time.perf_counter() - start) * 1000)
         tenth = max(1, count // 10)
-        first, last = median(times[tenth : 2 * tenth]), median(times[-tenth:])
-        print(f"{count} commits  {rolling:<8} second tenth {first:5.1f} ms, last tenth {last:5.1f} ms: {last / first:4.2f}")
+        second, last = median(times[tenth : 2 * tenth]), median(times[-tenth:])
+        figure(f"commit of files, rolling={rolling}, last tenth of {count:,}", "ms", [last], "the second tenth", [second])
 
 
 def main() -> None:
@@ -154,7 +157,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         commits(Path(folder), options.commits)
         # The tests' sessions do without the second compiler; with it all is twice as fast, and the ratios are those of users.
-        spark = session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"})
+        conf = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC", "spark.ui.showConsoleProgress": "false"}
+        spark = session("local[2,4]", conf)
         latency(spark, Path(folder), 40)
         throughput(spark, Path(folder), options.rows, options.rounds)
         small_batches(spark, Path(folder), options.batches)
