@@ -8,8 +8,6 @@ to start, and 250 MB. A round of changes is one transaction of inserts.
 from __future__ import annotations
 
 import json
-import os
-import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from figures import figure
 
 from connectors import workbench
 from connectors.connect.host import ConnectorSettings
@@ -135,18 +134,16 @@ def file_round(spark: Any, source: str, options: dict[str, str], lines: int) -> 
 
 
 def main(changes: int, lines: int) -> None:
-    print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
     spark = workbench.session({"spark.sql.streaming.numRecentProgressUpdates": "100"})
     with tempfile.TemporaryDirectory() as name, PostgresServer() as server:
         folder = Path(name)
         alone = Alone(Changes(server, changes, "alone"))
         through = Through(spark, Changes(server, changes, "through"), folder)
-        figures: dict[str, list[float]] = {"alone": [], "through Spark": []}
-        for _ in range(ROUNDS):
-            figures["alone"].append(alone.round())
-            figures["through Spark"].append(through.round())
-        show(figures, "changes")
-        print(f"a child JVM with Debezium starts in {alone.seconds:.1f} s and takes {memory(alone.host.pid or 0)} MB")
+        rounds = [(alone.round(), through.round()) for _ in range(ROUNDS)]
+        plain, ours = zip(*rounds, strict=True)
+        figure("changes of PostgreSQL → Spark by Debezium", "rows/s", ours, "Debezium alone", plain, least=0.8)
+        figure("start of a JVM with Debezium", "s", [alone.seconds], most=10)
+        figure("memory of a JVM with Debezium", "MB", [memory(alone.host.pid or 0)], most=250)
         through.query.stop()
         alone.host.close()
 
@@ -156,21 +153,12 @@ def main(changes: int, lines: int) -> None:
         config["connector.class"] = "org.apache.kafka.connect.file.FileStreamSourceConnector"
         config["value.converter"] = "org.apache.kafka.connect.storage.StringConverter"
         java = {"config": json.dumps(config), "pluginPackages": FILES}
-        figures = {"file_stream": [], "connect-file": []}
+        native, ours = [], []
         for _ in range(ROUNDS):
-            figures["file_stream"].append(file_round(spark, "file_stream", {"path": str(path)}, lines))
-            figures["connect-file"].append(file_round(spark, "connect", java, lines))
-        show(figures, "lines")
+            native.append(file_round(spark, "file_stream", {"path": str(path)}, lines))
+            ours.append(file_round(spark, "connect", java, lines))
+        figure("lines of a file → Spark by connect-file", "rows/s", ours, "connectors.file_stream", native, least=0.2)
     spark.stop()
-
-
-def show(figures: dict[str, list[float]], unit: str) -> None:
-    for name, rounds in figures.items():
-        shown = "  ".join(f"{figure:>10,.0f}" for figure in rounds)
-        print(f"{name:15} {shown}  median {statistics.median(rounds):,.0f} {unit}/s")
-    (_, base), (name, rounds) = figures.items()
-    ratios = [rate / base_rate for rate, base_rate in zip(rounds, base, strict=True)]
-    print(f"{name}: {statistics.median(ratios):.2f} ({'  '.join(f'{ratio:.2f}' for ratio in ratios)})")
 
 
 if __name__ == "__main__":
