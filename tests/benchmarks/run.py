@@ -29,7 +29,15 @@ STORED = ROOT / "tests" / "stored" / "figures.json"
 PAGE = ROOT / "lib" / "docs" / "performance.md"
 MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
 MOST_SECONDS = 3600
-SHORT = {"redis": "150000"}
+SHORT = {
+    "async_io": "--rounds 2",
+    "cassandra": "400000",
+    "connect": "--rounds 2",
+    "connect_java": "500000 1000000",
+    "file_stream": "--rounds 3",
+    "files": "--rows 1000000 --batches 60 --commits 300",
+    "redis": "150000",
+}
 """The arguments of a short run by benchmark; the others are short."""
 
 
