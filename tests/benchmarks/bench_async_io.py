@@ -1,7 +1,7 @@
 """Asynchronous I/O against its bounds: ``python tests/benchmarks/bench_async_io.py [--rounds 3] [--only capacity,http]``.
 
-Every goal is a ratio of two figures of one run; cases are interleaved over the rounds, so that what else the machine
-does falls on all of them, and the median counts. A simulated call is ``asyncio.sleep(10 ms)`` in 2 tasks, so Little's
+Every goal but that of CPU is a ratio within a round; cases are interleaved over the rounds, so that what else the machine
+does falls on all of them. A simulated call is ``asyncio.sleep(10 ms)`` in 2 tasks, so Little's
 bound is ``2 x capacity / 10 ms``. ``steady`` is the rate between 20 % and 90 % of the completions, ``whole`` that of the
 whole Spark action. CPU is that of the whole process tree, per row beyond the fixed part of a job.
 """
@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -21,6 +19,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from figures import figure
 
 LIBRARY = Path(__file__).parents[2] / "lib"
 sys.path.insert(0, str(LIBRARY))
@@ -191,38 +191,27 @@ def cases(spark: Any, service: HttpService) -> dict[str, dict[str, Callable[[], 
     }
 
 
-def report(results: dict[str, list[dict[str, float]]]) -> None:
-    def median(case: str, what: str) -> float:
-        return statistics.median(figures[what] for figures in results[case])
+def show(results: dict[str, list[dict[str, float]]]) -> None:
+    def compare(what: str, case: str, rate: str, peer: str, peer_case: str, least: float | None = None) -> None:
+        if {case, peer_case} <= results.keys():
+            figure(what, "rows/s", rates(case, rate), peer, rates(peer_case, rate), least=least)
 
-    def ratio(name: str, goal: float, value: Callable[[], float]) -> None:
-        with contextlib.suppress(statistics.StatisticsError):  # of a case that was not run
-            print(f"{name:<58} {value():8.2f}   goal {goal}")
+    def rates(case: str, rate: str) -> list[float]:
+        return [values[rate] for values in results[case]]
 
-    for case, figures in results.items():
-        medians = {what: round(median(case, what), 2) for what in figures[0]}
-        print(f"{case:<20} median of {len(figures)}: {medians}")
-    bound = TASKS / LATENCY
-    ratio("capacity 100: share of Little's bound", 0.95, lambda: median("100 ordered", "steady") / (100 * bound))
-    ratio("capacity 1000: share of Little's bound", 0.85, lambda: median("1000 unordered", "steady") / (1000 * bound))
-    ratio("ordered / unordered", 1.0, lambda: median("100 ordered", "steady") / median("100 unordered", "steady"))
-    ratio("with / without timeout", 1.0, lambda: median("100 ordered", "steady") / median("100 no timeout", "steady"))
-    ratio(
-        "CPU per row, microseconds (at most)",
-        12,
-        lambda: (median("1000 unordered", "cpu") - median("20k rows", "cpu")) / 0.58,
-    )
-    ratio("batch_size 100 / 1, whole action", 60, lambda: median("bulk 100", "whole") / median("bulk 1", "whole"))
-    ratio(
-        "HTTP: share of a plain asyncio program",
-        0.9,
-        lambda: median("http", "steady") / median("plain asyncio", "steady"),
-    )
-    ratio(
-        "capacity 100 / blocking UDF, whole action",
-        0,
-        lambda: median("100 ordered", "whole") / median("blocking udf", "whole"),
-    )
+    for capacity, case, least in ((100, "100 ordered", 0.95), (1000, "1000 unordered", 0.85)):
+        if case in results:
+            steady_rates, bound = rates(case, "steady"), capacity * TASKS / LATENCY
+            what = f"asynchronous calls, capacity {capacity}"
+            figure(what, "rows/s", steady_rates, "Little's bound", [bound] * len(steady_rates), least=least)
+    compare("asynchronous calls in order", "100 ordered", "steady", "unordered_wait", "100 unordered", 1)
+    compare("asynchronous calls with a timeout", "100 ordered", "steady", "those without", "100 no timeout", 1)
+    if "20k rows" in results:
+        pairs = zip(rates("1000 unordered", "cpu"), rates("20k rows", "cpu"), strict=True)
+        figure("CPU of an asynchronous call", "µs", [(many - few) / 0.58 for many, few in pairs], most=12)
+    compare("asynchronous calls, batch_size=100, whole action", "bulk 100", "whole", "batch_size=1", "bulk 1", 60)
+    compare("HTTP calls by async_io", "http", "steady", "a plain asyncio program", "plain asyncio", 0.9)
+    compare("asynchronous calls, whole action", "100 ordered", "whole", "a blocking UDF", "blocking udf")
 
 
 def main() -> None:
@@ -232,7 +221,7 @@ def main() -> None:
     options = parser.parse_args()
     from connectors.testing.session import session
 
-    spark = session(f"local[{TASKS}]", {})
+    spark = session(f"local[{TASKS}]", {"spark.ui.showConsoleProgress": "false"})
     results: dict[str, list[dict[str, float]]] = defaultdict(list)
     with HttpService(LATENCY) as service:
         groups = cases(spark, service)
@@ -241,8 +230,7 @@ def main() -> None:
             for group in options.only.split(","):
                 for name, case in groups[group].items():
                     results[name].append(case())
-                    print(name, {what: round(value, 2) for what, value in results[name][-1].items()}, flush=True)
-    report(results)
+    show(results)
     spark.stop()
 
 
