@@ -23,8 +23,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+from figures import figure
 
 LIBRARY = Path(__file__).parents[2] / "lib"
 sys.path[:0] = [str(LIBRARY), str(LIBRARY.parent)]
@@ -48,13 +49,6 @@ def main() -> None:
             kafka(Path(folder), options.lines, options.rounds)
 
 
-def show(name: str, figures: list[float], unit: str = "s") -> None:
-    print(
-        f"{name:<48}" + "".join(f"{figure:8.2f}" for figure in figures) + f"   median {median(figures):.2f} {unit}",
-        flush=True,
-    )
-
-
 def lines_file(folder: Path, lines: int) -> Path:
     file = folder / "lines.txt"
     if not file.exists():
@@ -65,7 +59,7 @@ def lines_file(folder: Path, lines: int) -> Path:
 def session() -> Any:
     from connectors.testing.session import session as driver_session
 
-    return driver_session("local[2,4]", {"spark.driver.extraJavaOptions": ""})
+    return driver_session("local[2,4]", {"spark.driver.extraJavaOptions": "", "spark.ui.showConsoleProgress": "false"})
 
 
 def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -> float:
@@ -93,23 +87,18 @@ def connector(spark: Any, file: Path, state: Path, topic: str = "lines") -> Any:
 
 def runtime(folder: Path, lines: int, rounds: int) -> None:
     file, spark = lines_file(folder, lines), session()
-    times: dict[str, list[float]] = {"file_stream": [], "connector": []}
+    rates: dict[str, list[float]] = {"file_stream": [], "connector": []}
     for turn in range(rounds + 1):
-        for name, figures in times.items():
+        for name, values in rates.items():
             at = folder / f"runtime-{name}-{turn}"
             native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
             frame = native() if name == "file_stream" else connector(spark, file, at / "state")
             seconds = run(frame.select("value"), at / "checkpoint")
             if turn:  # the first one warms up
-                figures.append(seconds)
+                values.append(lines / seconds)
     spark.stop()
-    for name, figures in times.items():
-        show(f"{lines:,} lines into noop, {name}", figures)
-    show(
-        "goal 0.5: file_stream / connector",
-        [native / connect for native, connect in zip(*times.values(), strict=True)],
-        "times as fast",
-    )
+    what = "lines of a file → Spark by a connector in Python"
+    figure(what, "rows/s", rates["connector"], "connectors.file_stream", rates["file_stream"], least=0.5)
 
 
 def kafka(folder: Path, lines: int, rounds: int) -> None:
@@ -126,7 +115,7 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
     with KafkaServer() as server:
         servers = {"kafka.bootstrap.servers": server.bootstrap}
         for turn in range(rounds + 1):
-            for name, figures in into.items():
+            for name, values in into.items():
                 at, topic = (
                     folder / f"into-{name[:6]}-{turn}",
                     server.create_topic(f"into-{name[:6].replace(' ', '')}-{turn}".replace("'", "")),
@@ -142,9 +131,9 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                     )
                     seconds = run(frame.select("value"), at / "checkpoint", sink)
                 if turn:
-                    figures.append(seconds)
+                    values.append(lines / seconds)
             source = f"into-connec-{turn}" if turn else "into-file_s-0"
-            for name, figures in out.items():
+            for name, values in out.items():
                 at = folder / f"out-{name[:6]}-{turn}"
                 at.mkdir(parents=True)
                 if name == "Connect's worker":
@@ -170,15 +159,14 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                         sink = connectors.foreach_batch("connect", {"config": config})
                     seconds = run(frame, at / "checkpoint", sink)
                 if turn:
-                    figures.append(seconds)
+                    values.append(lines / seconds)
     spark.stop()
-    for what, times, goal in (("file → Kafka", into, 3), ("Kafka → file", out, 1.5)):
-        for name, figures in times.items():
-            show(f"{what}, {lines:,} lines, {name}", figures)
-        for name in [name for name in times if name != "Connect's worker"]:
-            pairs = zip(times["Connect's worker"], times[name], strict=True)
-            ratios = [worker_seconds / our_seconds for worker_seconds, our_seconds in pairs]
-            show(f"{what}, {name}" + (f", goal {goal}" if name == "file_stream" else ""), ratios, "times as fast")
+    titles = {"file_stream": "", "connector": ", by a connector in Python", "Spark's own": ", by Spark's own source and text"}
+    for what, rates, least in (("lines of a file → Kafka", into, 3), ("Kafka → lines of a file", out, 1.5)):
+        plain = rates.pop("Connect's worker")
+        for name, values in rates.items():
+            goal = least if name == "file_stream" else None
+            figure(what + titles[name], "rows/s", values, "Connect's worker", plain, least=goal)
 
 
 def write_text(frame: Any, number: int, folder: Path) -> None:
