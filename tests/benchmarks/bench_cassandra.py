@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from figures import figure
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.pythons import python_with
@@ -226,6 +227,8 @@ def main() -> None:
                 assert sum(results) == count, (name, results)
                 if number:
                     note(name, count / seconds)
+            if number:
+                note("numpy", count / statistics.median(numpy_seconds(options, count)))
             for name, work in writes.items():
                 _, times = together(work, options, written // PROCESSES)
                 if number:
@@ -233,29 +236,24 @@ def main() -> None:
         spark = workbench.session(master="local[2]")
         table = {**options, "table": "rows", "numPartitions": str(SPLITS), "fetchSize": str(FETCH)}
         frame = spark.read.format("connectors.cassandra").options(**table).load()
-        for number in range(ROUNDS):
-            for name, seconds_of in (("numpy", numpy_seconds), ("datastax", datastax_seconds)):
-                for seconds in seconds_of(options, count):
-                    note(name, count / seconds)
+        for _ in range(ROUNDS):
+            for seconds in datastax_seconds(options, count):
+                note("datastax", count / seconds)
             for turn in range(PEER_ROUNDS):
                 began = time.perf_counter()
                 frame.write.format("noop").mode("overwrite").save()
-                if number or turn > 1:
+                if turn > 1:  # as many warm up as those of the peer
                     note("spark", count / (time.perf_counter() - began))
         spark.stop()
-    best = {name: statistics.median(values) for name, values in rates.items()}
-    pairs = [
-        ("read, two processes", "ours", "numpy", "the driver by NumPy", 0.9),
-        ("read, Spark into noop", "spark", "datastax", "DataStax on Spark 3.5", 1.0),
-        ("read, two processes", "ours", "plain", "the driver by bytes", None),
-        ("read, two processes", "ours", "tuples", "the driver by tuples", None),
-        ("write, single rows", "our rows", "plain rows", "execute_concurrent", 0.9),
-        ("write, 20 of a partition", "our partitions", "plain rows", "execute_concurrent", None),
-    ]
-    for title, our_key, plain_key, peer_name, goal in pairs:
-        our_rate, plain_rate = best[our_key], best[plain_key]
-        text = f"{title:26} {our_rate:9,.0f} rows/s, {peer_name:22} {plain_rate:9,.0f} rows/s: {our_rate / plain_rate:.2f}"
-        print(text + (f" (goal >= {goal})" if goal else ""))
+    for what, our_key, peer_name, plain_key, least in (
+        ("Cassandra → Arrow, two processes", "ours", "the driver by NumPy", "numpy", 0.9),
+        ("Cassandra → Spark", "spark", "DataStax' connector on Spark 3.5", "datastax", 1),
+        ("Cassandra → Arrow, two processes", "ours", "the driver by bytes", "plain", None),
+        ("Cassandra → Arrow, two processes", "ours", "the driver by tuples", "tuples", None),
+        ("rows → Cassandra, single rows", "our rows", "execute_concurrent", "plain rows", 0.9),
+        ("rows → Cassandra, 20 of a partition", "our partitions", "execute_concurrent", "plain rows", None),
+    ):
+        figure(what, "rows/s", rates[our_key], peer_name, rates[plain_key], least=least)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
 MOST_SECONDS = 3600
 SHORT = {
     "async_io": "--rounds 2",
-    "cassandra": "400000",
+    "cassandra": "500000",
     "connect": "--rounds 2",
     "connect_java": "500000 1000000",
     "file_stream": "--rounds 3",
