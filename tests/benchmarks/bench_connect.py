@@ -42,11 +42,15 @@ def main() -> None:
     parser.add_argument("--part", choices=("runtime", "kafka"))
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
+    from bench_kafka import spark_with_kafka
+
+    spark = spark_with_kafka()
     with tempfile.TemporaryDirectory(prefix="connectors-bench-connect-") as folder:
         if options.part in (None, "runtime"):
-            runtime(Path(folder), options.lines, options.rounds)
+            runtime(spark, Path(folder), options.lines, options.rounds)
         if options.part in (None, "kafka"):
-            kafka(Path(folder), options.lines, options.rounds)
+            kafka(spark, Path(folder), options.lines, options.rounds)
+    spark.stop()
 
 
 def lines_file(folder: Path, lines: int) -> Path:
@@ -54,12 +58,6 @@ def lines_file(folder: Path, lines: int) -> Path:
     if not file.exists():
         file.write_text("".join(f"{number:08} a line of a log, as long as many\n" for number in range(lines)))
     return file
-
-
-def session() -> Any:
-    from connectors.testing.session import session as driver_session
-
-    return driver_session("local[2,4]", {"spark.driver.extraJavaOptions": "", "spark.ui.showConsoleProgress": "false"})
 
 
 def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -> float:
@@ -85,8 +83,8 @@ def connector(spark: Any, file: Path, state: Path, topic: str = "lines") -> Any:
     return spark.readStream.format("connectors.connect").options(**options).load()
 
 
-def runtime(folder: Path, lines: int, rounds: int) -> None:
-    file, spark = lines_file(folder, lines), session()
+def runtime(spark: Any, folder: Path, lines: int, rounds: int) -> None:
+    file = lines_file(folder, lines)
     rates: dict[str, list[float]] = {"file_stream": [], "connector": []}
     for turn in range(rounds + 1):
         for name, values in rates.items():
@@ -96,20 +94,17 @@ def runtime(folder: Path, lines: int, rounds: int) -> None:
             seconds = run(frame.select("value"), at / "checkpoint")
             if turn:  # the first one warms up
                 values.append(lines / seconds)
-    spark.stop()
     what = "lines of a file → Spark by a connector in Python"
     figure(what, "rows/s", rates["connector"], "connectors.file_stream", rates["file_stream"], least=0.5)
 
 
-def kafka(folder: Path, lines: int, rounds: int) -> None:
-    from bench_kafka import spark_with_kafka
-
+def kafka(spark: Any, folder: Path, lines: int, rounds: int) -> None:
     import connectors
     from connectors.jvm.maven import class_path
     from connectors.testing.servers import KafkaServer
 
     jars = class_path("connect", CONNECT)
-    file, spark = lines_file(folder, lines), spark_with_kafka()
+    file = lines_file(folder, lines)
     into: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": []}
     out: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": [], "Spark's own": []}
     with KafkaServer() as server:
@@ -160,7 +155,7 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                     seconds = run(frame, at / "checkpoint", sink)
                 if turn:
                     values.append(lines / seconds)
-    spark.stop()
+        _CONSUMERS.pop(server.bootstrap).close()
     titles = {"file_stream": "", "connector": ", by a connector in Python", "Spark's own": ", by Spark's own source and text"}
     for what, rates, least in (("lines of a file → Kafka", into, 3), ("Kafka → lines of a file", out, 1.5)):
         plain = rates.pop("Connect's worker")
