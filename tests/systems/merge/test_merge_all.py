@@ -436,6 +436,8 @@ def test_each_table_has_its_history_also_beside_one_that_is_called_so(tables: Ta
     other.merge(orders.upsert(id=1, name="c", amount=1))
     versions = other.spark.read.format("delta").load(str(other.path / "orders_history"))
     assert sorted((row.name, row.is_current) for row in versions.collect()) == [("b", False), ("c", True)]
+    for number in (7, 8):
+        other.merge(orders.upsert(id=number, name="d", amount=1))
     log = other.spark.sql(f"DESCRIBE HISTORY delta.`{other.path}/orders_history`").collect()
     assert "OPTIMIZE" in [row.operation for row in log]
 
