@@ -31,9 +31,10 @@ _VIEW: Final = "connectors_erase"
 
 
 def delta(erasure: Erasure, location: str) -> Iterator[Report]:
-    """A table and the deleted keys that ``connect.merge`` remembers beside it."""
+    """A table, and what ``connect.merge`` keeps beside it: deleted keys, and the versions of its rows."""
     from connectors import workbench
     from connectors.systems.delta.change_target import deletions_of
+    from connectors.systems.delta.history import OWN, history_of
     from connectors.systems.delta.sink import TablePlace, known_columns
     from connectors.systems.delta.transaction import own_session
 
@@ -42,10 +43,10 @@ def delta(erasure: Erasure, location: str) -> Iterator[Report]:
     if schema is None:
         raise StateError(f"there is no Delta table {location}", way_out="give a path with a slash, or the name of a table")
     yield _DeltaTable(erasure, spark, table, schema).erase()
-    deletions = deletions_of(table)
-    deleted = known_columns(spark, deletions)
-    if deleted is not None and "_deleted_at" in deleted.names:
-        yield _DeltaTable(erasure, spark, deletions, deleted).erase()
+    for beside, own in ((deletions_of(table), ("_deleted_at",)), (history_of(table), OWN)):
+        columns = known_columns(spark, beside)
+        if columns is not None and {*own} <= {*columns.names}:
+            yield _DeltaTable(erasure, spark, beside, columns).erase()
 
 
 class _DeltaTable:

@@ -86,15 +86,15 @@ display(pipeline.schema.alterations(spark), rows=5)""",
         summary="{records} are copied, each table into its own. New tables and columns come by themselves.",
         guarantee="the copy of a table has each row once, in the newest version that a query has seen, "
         f"{ONCE}; a row that is deleted in the database stays",
-        change="""Which column has the time of a row's last change, and which columns identify a row, by table; `*` is
-for all others. The gate judges each table by its rules in the file `checks`, or by those of `*`.
+        change="""Which column has the time of a row's last change. Rows go by the primary key of their table. The gate judges
+each table by its rules in the file `checks`, or by those of `*`.
 
 Rows of PostgreSQL that commit late are found. Elsewhere set `timestampDelay` to more than the longest transaction takes.""",
         words="Rows are found by their time, and those of one moment by the primary key. `_batches` is the ledger.",
         outcome="merged_all",
         writer="from connectors.systems.jdbc import fan_out",
         sink="fan_out(**pipeline.tables(target))",
-        options='{"keys": {"*": ["id"]}}',
+        options='{"operation": "upsert"}',
         judged="its tables and their rules",
     ),
 }

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parent
 STORED = ROOT / "tests" / "stored" / "figures.json"
 PAGE = ROOT / "lib" / "docs" / "performance.md"
 MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
-MOST_SECONDS = 3600
+PIPE = "\\|"
 SHORT = {
     "async_io": "--rounds 2",
     "cassandra": "500000",
@@ -113,7 +113,8 @@ def table(runs: Iterable[Run]) -> str:
             measured = shown(median(figure.values))
             beside = f"of {figure.peer}" if figure.peer else figure.unit
             spread = f"{shown(min(figure.values))} to {shown(max(figure.values))}" if len(figure.values) > 1 else ""
-            rows.append(f"| {figure.what} | {measured} {beside} | {spread} | {figure.goal} | {figure.verdict} | {run.on} |")
+            cells = figure.what, f"{measured} {beside}", spread, figure.goal, figure.verdict, run.on
+            rows.append(f"| {' | '.join(cell.replace('|', PIPE) for cell in cells)} |")
     return "| what | median | rounds | goal | | on |\n|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 

@@ -85,7 +85,8 @@ class Database:
         if snapshot == "false" and lsn is not None and commit is None:
             commit = lsn - 5  # each change is a transaction
         sequence = json.dumps([None if place is None else str(place) for place in (commit, lsn)])
-        source = {"version": "3.6.1.Final", "sequence": sequence, "lsn": lsn, "snapshot": snapshot}
+        at = 1000 * (self.lsn if lsn is None else lsn)
+        source = {"version": "3.6.1.Final", "sequence": sequence, "lsn": lsn, "snapshot": snapshot, "ts_ms": at}
         payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": source}
         value = {"schema": self._schema(), "payload": payload} if self.schemas else payload
         key = None if row is None else json.dumps({"id": row["id"]})
@@ -99,7 +100,7 @@ class Database:
         source = {"type": "struct", "field": "source", "fields": [
             {"field": "version", "type": "string"}, {"field": "sequence", "type": "string", "optional": True},
             {"field": "lsn", "type": "int64", "optional": True},
-            {"field": "snapshot", "type": "string"},
+            {"field": "snapshot", "type": "string"}, {"field": "ts_ms", "type": "int64"},
         ]}  # fmt: skip
         fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, {"field": "op", "type": "string"}]
         return {"type": "struct", "name": "shop.public.orders.Envelope", "fields": fields}

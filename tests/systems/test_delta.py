@@ -308,13 +308,6 @@ def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path
         spark.sql("DROP TABLE IF EXISTS sequence_by_name")
 
 
-def test_an_upsert_without_keys_is_refused_also_where_they_are_empty() -> None:
-    for keys in ({}, {"keyColumns": {}}):
-        with pytest.raises(Misconfigured, match=r"keyColumns +missing; operation=upsert needs them by table"):
-            connectors.foreach_batch(DeltaTables, {"path": "a", "operation": "upsert", **keys})
-    connectors.foreach_batch(DeltaTables, {"path": "a", "operation": "append", "keyColumns": {}})
-
-
 def test_path_and_table_exclude_each_other() -> None:
     with pytest.raises(Misconfigured, match=r"table +is given beside path; give one of them"):
         connectors.foreach_batch("delta", {"path": "a", "table": "b"})

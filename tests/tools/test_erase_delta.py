@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import connectors
+from connectors.systems.delta.history import OWN
 from connectors_tools.erasure import Erasure
 from connectors_tools.erasure_places import place_of
 from tests.delta_log import delta
@@ -107,12 +108,15 @@ def test_files_of_a_writer_that_has_not_committed_stay_and_are_named(plain_files
 
 @pytest.mark.soak
 @pytest.mark.spark
-def test_deleted_keys_that_a_merge_remembers_go_too(plain_files: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("beside", "own"), [("deleted", ["_deleted_at"]), ("history", OWN)])
+def test_what_a_merge_keeps_beside_a_table_goes_too(
+    plain_files: Any, tmp_path: Path, beside: str, own: Sequence[str]
+) -> None:
     make_table(plain_files, tmp_path / "t")
-    path = tmp_path / "t_deleted"
+    path, columns = tmp_path / f"t_{beside}", ", ".join(f"current_timestamp() AS {name}" for name in own)
     plain_files.sql(
         f"CREATE TABLE delta.`{path}` USING delta TBLPROPERTIES ('delta.dataSkippingNumIndexedCols' = '0') "
-        f"AS SELECT '{MARKER}' AS user, '1' AS _position, current_timestamp() AS _deleted_at"
+        f"AS SELECT '{MARKER}' AS user, {columns}"
     )
     reports = erase(f"delta:{tmp_path}/t", more=("--yes", "--retention", "0s"))
     assert counts(reports) == [(2, 2), (1, 1)]

@@ -98,10 +98,28 @@ def test_a_key_that_a_table_does_not_have_is_named_before_the_first_row_is_writt
 
 
 @pytest.mark.soak
+def test_an_upsert_goes_by_the_primary_key_of_each_table(spark: Any, tmp_path: Path) -> None:
+    by_number = {"incremental": "incrementing", "incrementingColumn": "number"}
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        shop.run("CREATE TABLE lines (number INTEGER, place TEXT, id INTEGER, PRIMARY KEY (number, place))")
+        shop.run("INSERT INTO lines VALUES (1, 'a', 5), (1, 'b', 5)")
+        run(spark, shop, tmp_path, by_number, operation="upsert")
+        shop.run("INSERT INTO lines VALUES (2, 'a', 5), (1, 'c', 6)")
+        run(spark, shop, tmp_path, by_number, operation="upsert")
+        assert copied(spark, tmp_path, "lines") == [5, 5, 5], "ids are given once"
+        shop.run("CREATE TABLE notes (number INTEGER)", "INSERT INTO notes VALUES (7)")
+        with pytest.raises(Exception, match=r"keyColumns +lacks notes, which has no primary key; give it columns"):
+            run(spark, shop, tmp_path, by_number, operation="upsert")
+        assert not (tmp_path / "copy" / "notes").exists()
+        run(spark, shop, tmp_path, by_number, operation="upsert", keys={"notes": ["number"]})
+        assert spark.read.format("delta").load(str(tmp_path / "copy" / "notes")).count() == 1
+
+
+@pytest.mark.soak
 def test_rows_of_one_key_are_named_before_one_replaces_the_other(spark: Any, tmp_path: Path) -> None:
     with contextlib.closing(Sqlite(tmp_path)) as shop:
         shop.run("CREATE TABLE lines (number INTEGER PRIMARY KEY, count INTEGER)", "INSERT INTO lines VALUES (1, 5), (2, 5)")
-        with pytest.raises(Exception, match=r"(?s)rows of lines have the same count, such as 5.*give lines the columns of its"):
+        with pytest.raises(Exception, match=r"(?s)rows of lines have the same count, such as 5.*if lines has other columns"):
             run(spark, shop, tmp_path, keys={"*": ["count"]})
         assert not (tmp_path / "copy" / "lines").exists()
         run(spark, shop, tmp_path, keys={"*": ["number"]})
@@ -136,7 +154,6 @@ def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"operation": "upsert"}, "keyColumns"),
         ({"operation": "append", "keyColumns": {"a": ["id"]}}, "keyColumns"),
         ({"keyColumns": {"a": "id"}}, "keyColumns"),
         ({"keys": {"a": "id"}}, "keyColumns +must be lists of columns"),

@@ -233,11 +233,13 @@ def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
     assert read(reading, log) == {name: [{'i"d %s': 2}]}
 
 
-def test_the_schema_of_each_row_travels_with_it(sqlite: Sqlite) -> None:
+def test_the_schema_and_the_primary_key_of_each_row_travel_with_it(sqlite: Sqlite) -> None:
     sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY, price DECIMAL(9, 2))", "INSERT INTO a VALUES (1, '2.50')")
-    sqlite.schema = pa.schema([*Database.schema, ("schema", pa.string())])  # type: ignore[misc]
+    columns = [("schema", pa.string()), ("key", pa.list_(pa.string()))]
+    sqlite.schema = pa.schema([*Database.schema, *columns])  # type: ignore[misc]
     ((row),) = SourceQuery(sqlite, includeSchema="true").rest([])
     assert row["schema"] == "`id` bigint, `price` decimal(9,2)"
+    assert row["key"] == ["id"]
     assert row["row"] == '{"id":1,"price":2.50}'
 
 

@@ -307,6 +307,7 @@ def test_routes_name_tables_and_others_are_left_out(tables: Tables) -> None:
     [
         ({}, ("p.a.orders", "p.b.Orders"), r'one table Orders of a\.orders and b\.Orders; .*b\\\\.Orders": "b_Orders"'),
         ({}, ("p.a.orders", "p.a.orders_deleted"), "deleted keys of orders in orders_deleted"),
+        ({"history": True}, ("p.a.orders", "p.a.orders_History"), "history of orders in orders_History"),
         ({}, ("p.a.dbo.orders", "p.b.dbo.orders"), r"of the topics p\.a\.dbo\.orders and p\.b\.dbo\.orders, and no route"),
     ],
 )
@@ -418,6 +419,27 @@ def test_tables_are_compacted_as_often_as_asked_for(tables: Tables) -> None:
     operations = [row.operation for row in tables.spark.sql(f"DESCRIBE HISTORY delta.`{tables.path}/orders`").collect()]
     assert operations.count("OPTIMIZE") == 2
     assert tables.rows("orders") == expected(orders)
+
+
+@pytest.mark.soak
+def test_each_table_has_its_history_also_beside_one_that_is_called_so(tables: Tables) -> None:
+    orders, users, own = databases("orders", "users", "users_history")
+    tables.merge(own.upsert(id=1, name="a", amount=1), users.upsert(id=1, name="a", amount=1))
+    tables.restart(history=True)
+    with pytest.raises(Misconfigured, match="history of users in users_history"):
+        tables.merge(orders.upsert(id=1, name="b", amount=1))
+    tables.restart(history=False)
+    tables.merge(orders.upsert(id=2, name="b", amount=1), number=1)
+    assert tables.names() == {"_batches", "_changes", "orders", "users", "users_history"}
+    other = Tables(tables.spark, tables.path.with_name("other"), history=True, optimize_every=1)
+    other.merge(orders.upsert(id=1, name="b", amount=1), users.upsert(id=1, name="b", amount=1))
+    other.merge(orders.upsert(id=1, name="c", amount=1))
+    versions = other.spark.read.format("delta").load(str(other.path / "orders_history"))
+    assert sorted((row.name, row.is_current) for row in versions.collect()) == [("b", False), ("c", True)]
+    for number in (7, 8):
+        other.merge(orders.upsert(id=number, name="d", amount=1))
+    log = other.spark.sql(f"DESCRIBE HISTORY delta.`{other.path}/orders_history`").collect()
+    assert "OPTIMIZE" in [row.operation for row in log]
 
 
 @pytest.mark.soak

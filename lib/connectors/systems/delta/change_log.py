@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "connectors.connect.merge"
-DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, MOVED, DIGITS, LOG, ORDINAL, POSITION = (
+DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, MOVED, DIGITS, LOG, AT, ORDINAL, POSITION = (
     f"__connectors_{name}"
-    for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "moved", "digits", "log", "ordinal", "position")
+    for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "moved", "digits", "log", "at", "ordinal", "position")
 )
 """Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; does
-it begin a row, which may have had another key before; its place in the database's log, and which log that is; its place in the
-batch; all places as one text."""
+it begin a row, which may have had another key before; its place in the database's log, and which log that is; its time; its
+place in the batch; all places as one text."""
 
 _OUTER: Final = "schema string, payload string"
 _METADATA: Final = frozenset(
@@ -311,6 +311,8 @@ class _Part:
             self._deleted = F.coalesce(change["__deleted"].cast("string") == "true", F.lit(False))
         self._mark = fields.get("snapshot", F.lit(None).cast("string"))
         places = [fields[name].cast("string") for name in ATTEMPTS if name in fields]
+        micros = fields.get("ts_us", F.lit(None).cast("bigint"))
+        self._at = F.timestamp_micros(F.coalesce(micros, fields.get("ts_ms", F.lit(None).cast("bigint")) * 1000))
         self._attempt = F.concat_ws(" ", *places) if places else F.lit(None).cast("string")
         self._parsed = parsed.where(self._operation.isNull() | (self._operation != "m"))
 
@@ -341,6 +343,7 @@ class _Part:
             MOVED: F.col(MOVED) | F.coalesce(self._operation == "c", F.lit(False)),
             DIGITS: text if self.order.digits is None else F.when(~is_read, self.order.digits),
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
+            AT: self._at,
             ORDINAL: F.col(ORDINAL),
         }
         return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))

@@ -44,6 +44,12 @@ class ChangeTarget:
         """The table, as SQL names it."""
         return self.place.sql
 
+    @property
+    def known_state(self) -> LogState:
+        """The state, which there is once a change has come."""
+        assert self.state is not None
+        return self.state
+
     def read_columns(self, spark: SparkSession) -> None:
         """Looks at the table anew."""
         self.types = self.state = self._has_deletions = None
@@ -61,6 +67,9 @@ class ChangeTarget:
     def complete(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         """Adds the column of deletions if it is not there, and finishes what an earlier run has begun."""
         self._add_deleted_column(spark)
+        if self.state is not None and self.state.history and not self.values["history"]:
+            text = f"must be true: else {table_beside(self.place, 'history').location} would lack what comes now."
+            raise Misconfigured(NAME, [Problem("history", text)])
         if _FILL in properties:
             self.fill(spark, json.loads(bytes.fromhex(properties[_FILL])))
 
@@ -182,9 +191,14 @@ class ChangeTarget:
 
 def deletions_of(table: TablePlace) -> TablePlace:
     """The place where the deleted keys of ``table`` are remembered."""
+    return table_beside(table, "deleted")
+
+
+def table_beside(table: TablePlace, word: str) -> TablePlace:
+    """The place of the table whose name is that of ``table`` and ``word``."""
     location = table.location.rstrip("/")
     is_quoted = not table.is_path and location.endswith("`")
-    return table._replace(location=f"{location[:-1]}_deleted`" if is_quoted else f"{location}_deleted")
+    return table._replace(location=f"{location[:-1]}_{word}`" if is_quoted else f"{location}_{word}")
 
 
 def _left_out(name: str) -> Misconfigured:

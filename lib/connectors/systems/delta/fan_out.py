@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,9 +29,10 @@ def fan_out(
     """A function for ``writeStream.foreachBatch`` that keeps one Delta table for each table of a stream.
 
     ``schema`` is where the tables are: a folder, if it has a slash, or a schema such as ``main.shop``. The stream is
-    ``connectors.jdbc`` with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a row, by table,
-    with ``"*"`` for all tables that it does not name: a changed row then replaces the one before it. Without keys each version
-    is a row of its own. ``operation="replace"`` is for ``incremental=bulk``: a batch replaces all rows of its tables.
+    ``connectors.jdbc`` with ``tables`` and ``includeSchema=true``. ``operation="upsert"`` goes by the primary key of each
+    table: a changed row replaces the one before it. ``keys`` names other columns that identify a row, by table, with ``"*"``
+    for all tables that it does not name. Without either each version is a row of its own. ``operation="replace"`` is for
+    ``incremental=bulk``: a batch replaces all rows of its tables.
 
     Exactly-once. New columns are added; a column becomes wider where one type holds all its values, and a value that would be
     altered is an error. A row that is deleted in the database stays, unless tables are replaced. On Spark Connect and
@@ -49,11 +50,11 @@ class DeltaTables(TablesSink):
     name = NAME
     options = TABLES | Options(
         operation=Choice(
-            None, among=("append", "upsert", "replace"), meaning="upsert where there are keys, else append"
+            None, among=("append", "upsert", "replace"), meaning="upsert where keyColumns names keys, else append"
         ),
         keyColumns=Json(
-            None, dict, needed_by='operation=upsert: them by table: {"orders": ["id"]}', excludes="operation=append|replace",
-            meaning='lists of columns by table: {"orders": ["id"], "*": ["uuid"]}; * is for all others',
+            None, dict, excludes="operation=append|replace",
+            meaning='columns by table, in place of primary keys: {"orders": ["id"], "*": ["uuid"]}; * is for all others',
         ),
     )
     conditions = (
@@ -83,22 +84,31 @@ class DeltaTablesCommitter(TablesCommitter):
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""
+        from pyspark.sql import functions as F
+
         if missing := [name for name in _COLUMNS if name not in frame.columns]:
             text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
             raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
+        if "key" not in frame.columns:  # a stream of one's own
+            frame = frame.withColumn("key", F.lit(None).cast("array<string>"))
         rows = frame.persist()
         try:
-            counts = rows.groupBy("table", "schema").count().collect()
+            sums = F.count("*").alias("rows"), F.collect_set("key").alias("keys")
+            counts = rows.groupBy("table", "schema").agg(*sums).collect()
             schemas: dict[str, list[str]] = {}
+            keys: dict[str, set[tuple[str, ...]]] = {}
             for row in sorted(counts, key=lambda row: str(row["schema"])):
                 schemas.setdefault(row["table"], []).append(row["schema"])
-            writes = {name: partial(self._write, rows, name, texts) for name, texts in schemas.items()}
-            record = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
+                keys.setdefault(row["table"], set()).update(map(tuple, row["keys"]))
+            writes = {name: partial(self._write, rows, name, texts, keys[name]) for name, texts in schemas.items()}
+            record = [(row["table"], row["schema"], row["rows"], batch.number) for row in counts]
             self.write_tables(frame.sparkSession, batch, writes, record)
         finally:
             rows.unpersist()
 
-    def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
+    def _write(
+        self, frame: DataFrame, table: str, schemas: Sequence[str], primary: Set[tuple[str, ...]], batch: Batch
+    ) -> None:
         place, mark = self.place(table), self.ledger.transaction(batch)
         known = self.columns_of(frame.sparkSession, table, batch)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
@@ -109,7 +119,9 @@ class DeltaTablesCommitter(TablesCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        keys = self._keys_of(table, types, rows)
+        keys = self._keys_of(table, types, primary)
+        if keys:
+            _check_keys(table, keys, rows)
         if keys and known is not None:
             self._merge(rows, place, keys, batch, mark)
             return
@@ -117,21 +129,18 @@ class DeltaTablesCommitter(TablesCommitter):
         evolution = {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
         append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
 
-    def _keys_of(self, table: str, columns: Iterable[str], rows: DataFrame) -> Sequence[str]:
-        """The columns that identify a row of ``table``. Raises an error where ``rows`` have one key twice."""
-        from pyspark.sql import functions as F
-
+    def _keys_of(self, table: str, columns: Iterable[str], primary: Set[tuple[str, ...]]) -> Sequence[str]:
+        """The columns that identify a row of ``table``, whose primary key is in ``primary``. Raises :class:`Misconfigured`."""
         keys = self.keys.get(table, self.keys.get("*", ()))
+        if not keys and self.sink.values["operation"] == "upsert":
+            keys = next(iter(primary)) if len(primary) == 1 else ()
+            if not keys:
+                state = "whose primary key has just changed" if any(primary) else "which has no primary key"
+                raise _wrong(f"lacks {table}, {state}; give it columns that identify a row.")
         if alike := [name for name in self.keys if name.lower() == table.lower() and table not in self.keys]:
-            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", f'names "{alike[0]}"; the table is {table}.')])
+            raise _wrong(f'names "{alike[0]}"; the table is {table}.')
         if missing := [key for key in keys if key.lower() not in {name.lower() for name in columns}]:
-            text = f'names "{missing[0]}" for {table}, whose columns are {", ".join(columns)}; give {table} others.'
-            raise Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", text)])
-        counts = rows.groupBy(*map(quoted, keys)).agg(F.count(F.lit(1)).alias(_ROWS))
-        if keys and (twice := counts.where(F.col(_ROWS) > 1).first()):
-            text = f"rows of {table} have the same {', '.join(keys)}, such as {', '.join(map(str, twice[:-1]))}"
-            way_out = f"give {table} the columns of its primary key as keyColumns"
-            raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
+            raise _wrong(f'names "{missing[0]}" for {table}, whose columns are {", ".join(columns)}; give {table} others.')
         return keys
 
     def _merge(
@@ -144,6 +153,22 @@ class DeltaTablesCommitter(TablesCommitter):
             lambda target, source: f"MERGE WITH SCHEMA EVOLUTION INTO {target} AS old USING {source} AS new "
             f"ON {same_key(keys)} WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
         )  # fmt: skip
+
+
+def _wrong(text: str) -> Misconfigured:
+    return Misconfigured(f"connectors.{NAME}", [Problem("keyColumns", text)])
+
+
+def _check_keys(table: str, keys: Sequence[str], rows: DataFrame) -> None:
+    """Raises an error where ``rows`` have one key twice."""
+    from pyspark.sql import functions as F
+
+    counts = rows.groupBy(*map(quoted, keys)).agg(F.count("*").alias(_ROWS))
+    if twice := counts.where(F.col(_ROWS) > 1).first():
+        text = f"rows of {table} have the same {', '.join(keys)}, such as {', '.join(map(str, twice[:-1]))}"
+        way_out = f"if {table} has other columns that identify a row, give them as keyColumns; else a row has changed while "
+        way_out += "the batch was read: start the query again"
+        raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
 
 
 def _is_names(columns: object) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
+from ...core import Batch, Choice, Duration, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry
 from ...formats.base import quoted
 from ...ground.options import Values
@@ -53,18 +53,16 @@ from .change_log import (
 )
 from .change_target import ChangeTarget
 from .column_types import widen
+from .history import ChangeHistory
 from .holes import hole_conditions
 from .log_state import Alteration, LogState
-from .positions import ARRIVAL, PLACE_LENGTH, place_text
+from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
 from .sink import TABLE, RecordingCommitter, TableSink, log_at, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
-
-_FROM_SNAPSHOT: Final = "r"
-"""Follows the position of a row that comes from a snapshot; the name of its attempt stands behind it."""
 
 
 def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
@@ -92,6 +90,10 @@ MERGE: Final = Options(
     deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
     deletes=Choice("hard", among=("hard", "soft"), meaning="soft: rows stay; deletedColumn says when they were deleted"),
     deletedColumn=Text("deleted_at", meaning="deletes=soft: the column with the time of the deletion; null for other rows"),
+    history=Flag(
+        False, excludes="truncate=delete: a truncation does not name the rows that it ends",
+        meaning="keep all versions of the rows in a table beside (<table>_history), with valid_from, valid_to and is_current",
+    ),
     onSchemaChange=Choice(
         "lenient", among=("lenient", "ignore", "exception"),
         meaning="lenient: new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
@@ -131,6 +133,7 @@ class ChangeTableCommitter(RecordingCommitter):
         self.target = ChangeTarget(sink.values)
         self.ledger = log_at(self.target.place, sink.sink_id(), spark)
         self._merges = merges or Merges()
+        self.history = ChangeHistory(self.target, sink.sink_id(), spark, self._merges) if sink.values["history"] else None
         self._is_known = False
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
@@ -194,6 +197,9 @@ class ChangeTableCommitter(RecordingCommitter):
         """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
         ends = self._snapshot_ends(spark, None, summary, batch)
         if ends:
+            if self.history is not None:
+                state = self.history.begin(spark, self.target.known_state)
+                self.history.end(spark, self._is_ghost(), state, batch)
             self.target.delete(spark, self._is_ghost())
         return ends
 
@@ -246,6 +252,8 @@ class ChangeTableCommitter(RecordingCommitter):
             if column is not None and column.lower() in map(str.lower, changes.columns):
                 way_out = "Name it otherwise there or by a transform; a new table takes another name for this option, too."
                 raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {column}. {way_out}")])
+        if self.history is not None:
+            self.history.check(list(changes.columns), topic)
         changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
@@ -257,6 +265,9 @@ class ChangeTableCommitter(RecordingCommitter):
             else:
                 state = self.target.note(spark, replace(state, truncated=cut[0]))
         gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
+        if self.history is not None:
+            state = self.history.begin(spark, self.target.known_state)
+            self.history.add(placed, keys, state, batch, "".join(gone), summary.has_holes)
         if cut is not None:
             gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
         newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot).persist()
@@ -298,8 +309,7 @@ class ChangeTableCommitter(RecordingCommitter):
             target.forget_deletions(spark)
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
             target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
-        state = target.state
-        assert state is not None
+        state = target.known_state
         alterations = state.alterations(changes.declared)
         policy = self._policy()
         if policy != "ignore":
@@ -340,8 +350,7 @@ class ChangeTableCommitter(RecordingCommitter):
         """The state, with the keys and the order of the batch."""
         from pyspark.sql import functions as F
 
-        state = self.target.state
-        assert state is not None
+        state = self.target.known_state
         order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
         logs = []
         if order != ARRIVAL and changes.names_log:
@@ -365,14 +374,13 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _is_of_snapshot(self) -> str:
         """SQL: the row is one that a snapshot has read."""
-        return f"contains({self._old()}, '{_FROM_SNAPSHOT}')"
+        return f"contains({self._old()}, '{FROM_SNAPSHOT}')"
 
     def _is_ghost(self) -> str:
         """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
-        state = self.target.state
-        assert state is not None
-        place = f"right(split_part({self._old()}, '{_FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
-        attempt = f" AND NOT endswith({self._old()}, '{_FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
+        state = self.target.known_state
+        place = f"right(split_part({self._old()}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
+        attempt = f" AND NOT endswith({self._old()}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
         return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{attempt})"
 
     def _merge(
@@ -435,5 +443,5 @@ def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
 
 
 def _stored_position(side: str) -> str:
-    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, concat('{_FROM_SNAPSHOT}', coalesce({side}.{ATTEMPT}, '')), ''))"
+    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, concat('{FROM_SNAPSHOT}', coalesce({side}.{ATTEMPT}, '')), ''))"
 

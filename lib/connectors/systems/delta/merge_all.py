@@ -18,6 +18,7 @@ from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Prob
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
 from .change_target import deletions_of
+from .history import history_of
 from .log_state import STATE_PROPERTY, Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
@@ -53,6 +54,7 @@ def merge_all(
     the first pattern counts, and others keep their names. ``on_schema_change`` is ``lenient`` (new columns and wider types
     come, and a column that was dropped stays), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops);
     the table ``_changes`` tells what came. With ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted.
+    ``history=True`` keeps all versions of the rows in tables beside (``<table>_history``), and when each of them held.
     Tables are compacted every ``optimize_every`` batches; by default not at all.
 
     Exactly-once for each table, as :func:`~connectors.connect.merge`, whose other options hold here for all tables;
@@ -131,6 +133,8 @@ class ChangeTablesCommitter(TablesCommitter):
         """The tables that have been seen, by topic."""
         self._merges = Merges()
         self._is_known = False
+        self._besides = {"deleted": "deleted keys", **({"history": "history"} if sink.values["history"] else {})}
+        """What stands beside each table, by the end of its name."""
         self._others = set[str]()
         """The tables of other queries in the same place."""
         self._candidates = set[str]()
@@ -198,17 +202,20 @@ class ChangeTablesCommitter(TablesCommitter):
                 raise Misconfigured(NAME, [Problem("routes", text)])
         for other_name in sorted(self._others.union(known.name for known in self.tables.values())):
             for one, beside in ((other_name, table), (table, other_name)):
-                if f"{one}_deleted".lower() == beside.lower():
-                    text = f"keeps the deleted keys of {one} in {beside}, which is a table of its own; name {table} otherwise."
-                    raise Misconfigured(NAME, [Problem("routes", text)])
+                for word, what in self._besides.items():
+                    if f"{one}_{word}".lower() == beside.lower():
+                        text = f"keeps the {what} of {one} in {beside}, which is a table of its own; name {table} otherwise."
+                        raise Misconfigured(NAME, [Problem("routes", text)])
 
     def _compact(self, spark: SparkSession) -> None:
         """Compacts what has got rows. A failure, such as another writer at the same time, costs no row."""
         for topic in sorted(self._candidates):
-            try:
-                spark.sql(f"OPTIMIZE {self.tables[topic].target.sql}").collect()
-            except Exception as error:
-                _log.warning("%s was not compacted: %s", self.tables[topic].name, next(iter(str(error).splitlines()), error))
+            table = self.tables[topic]
+            for place in (table.target.place, *([table.history.place] if table.history else [])):
+                try:
+                    spark.sql(f"OPTIMIZE {place.sql}").collect()
+                except Exception as error:
+                    _log.warning("%s was not compacted: %s", place.sql, next(iter(str(error).splitlines()), error))
         self._candidates.clear()
 
 
@@ -292,10 +299,10 @@ def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
 
 
 def locations(spark: SparkSession, schema: str) -> list[str]:
-    """The places of all that ``merge_all(schema)`` may have made: the tables, their deleted keys, and its own tables."""
+    """The places of all that ``merge_all(schema)`` may have made: the tables, what is kept beside them, and its own tables."""
     committer, tables = _committer_of(schema), [table.place for table in merged_tables(spark, schema)]
     own = [committer.in_target(name) for name in (LEDGER, CHANGES)]
-    return [place.location for place in (*tables, *map(deletions_of, tables), *own)]
+    return [place.location for place in (*tables, *map(deletions_of, tables), *map(history_of, tables), *own)]
 
 
 def alterations(spark: SparkSession, schema: str) -> DataFrame:

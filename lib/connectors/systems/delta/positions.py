@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 
 ARRIVAL: Final = "arrival"
 ORDINAL_LENGTH: Final = 19
+FROM_SNAPSHOT: Final = "r"
+"""Follows the position of a row that comes from a snapshot; the name of its attempt stands behind it."""
 PLACE_LENGTH: Final = 3 + 12 + ORDINAL_LENGTH
 """The characters of a place in the stream, of which the last ones are the number of the record."""
 FIELDS: Final = {
     "sequence": "string", "gtid": "string", "file": "string", "pos": "bigint", "row": "bigint", "server_id": "bigint",
     "commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint", "snapshot": "string", "lsn": "bigint",
-    "scn": "string",
+    "scn": "string", "ts_ms": "bigint", "ts_us": "bigint",
 }  # fmt: skip
-"""The fields of Debezium's ``source`` that places need, and their types."""
+"""The fields of Debezium's ``source`` that tell the place and the time of a change, and their types."""
 ATTEMPTS: Final = ("lsn", "file", "pos", "commit_lsn", "scn")
 """The fields that tell where a database's log stands at a snapshot: other values are another snapshot."""
 

@@ -334,7 +334,7 @@ class JdbcSource(Source):
     @cached_property
     def schema(self) -> str:  # type: ignore[override]
         if is_stream_of_tables(self.values):
-            return "table string, row string" + (", schema string" if self.values["includeSchema"] else "")
+            return "table string, row string" + (", schema string, key array<string>" if self.values["includeSchema"] else "")
         with contextlib.closing(self.dialect().connect_to_read()) as connection:
             return columns_text(read_selection(self.values, connection), ntz=self.values["preferTimestampNTZ"])
 

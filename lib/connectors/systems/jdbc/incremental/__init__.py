@@ -5,8 +5,9 @@ Options beside those of a batch: ``incremental`` incrementing|timestamp|timestam
 counts), ``timestampDelay`` (0s), ``singleWriter`` (false; true: one connection at a time writes, so ids become visible in
 their order, and the stream does not look for open transactions), ``timeZone`` (UTC: of times without one), ``tables`` (names,
 or an expression that matches a whole name of the default schema; columns are then ``table`` and ``row``, JSON, and with
-``includeSchema`` also ``schema``), ``discoveryInterval`` (30s), ``onTypeChange`` fail|cast (fail), ``maxRowsPerTrigger``
-(alias ``maxOffsetsPerTrigger``). Without ``incremental``, tables of ``tables`` are read by their primary keys.
+``includeSchema`` also ``schema``, as Spark SQL text, and ``key``, the names of the primary key's columns),
+``discoveryInterval`` (30s), ``onTypeChange`` fail|cast (fail), ``maxRowsPerTrigger`` (alias ``maxOffsetsPerTrigger``).
+Without ``incremental``, tables of ``tables`` are read by their primary keys.
 A stream reads everything from the beginning.
 
 =========================  ============================  ==================================================================

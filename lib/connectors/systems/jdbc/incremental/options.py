@@ -94,7 +94,7 @@ INCREMENTAL: Final = Options(
         among=("fail", "cast"),
         meaning="a column's new type ends the stream, or its values are cast to the old type",
     ),
-    includeSchema=Flag(False, only_with="tables", meaning="a column with the schema of each row's table"),
+    includeSchema=Flag(False, only_with="tables", meaning="columns with the schema and the primary key of each row's table"),
     discoveryInterval=Duration(30.0, meaning="how often new tables are looked for"),
     alias={"timestampColumn": "timestampColumns"},
 )

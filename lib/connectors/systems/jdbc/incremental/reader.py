@@ -38,6 +38,7 @@ class TableReader(SeekingReader[TableSplit]):
         self.atomic = values["incremental"] == BULK  # type: ignore[misc]
         self._rows: Rows | None = None
         self._connection: Connection | None = None
+        self._primary: Sequence[str] = ()
 
     def open(self) -> None:
         """Does nothing: the first split makes the connections, and an outage makes them again."""
@@ -71,7 +72,7 @@ class TableReader(SeekingReader[TableSplit]):
             _log.warning("%s was dropped while it was read", split.table)
 
     def _selection(self, split: TableSplit) -> Selection | None:
-        """The present selection of the split; ``None`` for a table that is gone or was made again."""
+        """The present selection of the split; ``None`` for a table that is gone or was made again. Keeps its primary key."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
@@ -81,6 +82,7 @@ class TableReader(SeekingReader[TableSplit]):
         if current is None or (split.oid is not None and current.oid != split.oid):
             _log.warning("%s is gone: the rest of it is not read", split.table)
             return None
+        self._primary = current.primary
         source = self.dialect.table(table)
         return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
 
@@ -125,6 +127,7 @@ class TableReader(SeekingReader[TableSplit]):
             return rows
         columns = {"table": pa.repeat(split.table, rows.num_rows), "row": json_objects(rows)}
         columns["schema"] = pa.repeat(columns_text(selection, ntz=self._ntz), rows.num_rows)
+        columns["key"] = pa.repeat(pa.scalar(self._primary, pa.list_(pa.string())), rows.num_rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 

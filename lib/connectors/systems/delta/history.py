@@ -1,0 +1,292 @@
+"""The versions of the rows of a table that changes are merged into, and when each of them held.
+
+The table ``<table>_history`` has the columns of the table, and
+
+===============  ==================================================================================================
+``valid_from``   the time of the change in the database, and never before that of the version in front of it
+``valid_to``     the same of the version behind it; null for the newest one
+``is_current``   true for the newest version of a row that is not deleted: these are the rows of the table
+``is_deleted``   true for the end of a row, which has its key alone and holds for no time
+``_position``    the place of the version among those of its row, as text
+===============  ==================================================================================================
+
+So the table as it was at a time ``t`` is ``valid_from <= t AND (valid_to > t OR valid_to IS NULL)``.
+
+A batch puts its changes between the versions that are there: a repeated change is one of them, and a late one goes where it
+belongs. A row of a snapshot is a version only where it differs from the one before it, and not if the log tells of the same
+time itself. What a table had when its history began are versions that begin then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+from ...core import Batch, Misconfigured, Problem, StateError
+from ...formats.base import quoted
+from ...ground.state import digest
+from .change_log import AT, DELETED, MOVED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
+from .change_target import ChangeTarget, table_beside
+from .column_types import widen
+from .holes import hole_conditions
+from .log_state import LogState
+from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
+from .sink import TablePlace, known_columns, log_at, same_key
+from .transaction import Merges
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+FROM, TO, CURRENT, ENDED, _PLACE = OWN = "valid_from", "valid_to", "is_current", "is_deleted", "_position"
+"""The columns beside those of the table."""
+_STORED, _EPOCH, _LIFE, _CONTENT, _SAME, _GONE = (
+    f"__connectors_{name}" for name in ("stored", "epoch", "life", "content", "same", "gone")
+)
+"""Columns beside those of a version: is it stored; the last snapshot of its row; how often the row has begun; its values as one
+text; its number among equal ones; is it none any more."""
+_JSON: Final = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Times in a text have all of their digits."""
+
+
+class ChangeHistory:
+    """The history of ``target``, by the id of the sink that merges into it."""
+
+    def __init__(self, target: ChangeTarget, sink_id: str, spark: SparkSession | None, merges: Merges) -> None:
+        self.target = target
+        self.place = history_of(target.place)
+        self.ledger = log_at(self.place, sink_id, spark)
+        self._merges = merges
+        self._types: dict[str, Any] | None = None
+        """The columns of the table that the history has, once that was looked at."""
+
+    def check(self, columns: Sequence[str], topic: str) -> None:
+        """Raises :class:`Misconfigured` for a table that has a column of the history's own."""
+        if name := next((name for name in columns if name.lower() in OWN), ""):
+            text = f"needs a column {name}, and {topic} has one. Name it otherwise there or by a transform."
+            raise Misconfigured(NAME, [Problem("history", text)])
+
+    def begin(self, spark: SparkSession, state: LogState) -> LogState:
+        """Makes the history of a table that has none, with the rows that are there. Returns the state of the table."""
+        if state.history == "kept":
+            return state
+        known = known_columns(spark, self.place)
+        if known is not None and not state.history:
+            text = f"would be in {self.place.location}, where there is a table. Remove or rename it, or give history=false."
+            raise Misconfigured(NAME, [Problem("history", text)])
+        state = self.target.note(spark, replace(state, history="begun"))
+        self._create(spark)
+        return self.target.note(spark, replace(state, history="kept"))
+
+    def add(self, changes: Changes, keys: Sequence[str], state: LogState, batch: Batch, ghosts: str, has_holes: bool) -> None:
+        """Adds ``changes`` with positions as versions, and ends the rows ``old`` of the table for which ``ghosts`` is true."""
+        from pyspark.sql import functions as F
+
+        spark = changes.frame.sparkSession
+        self._follow(spark)
+        rows = self._of_changes(changes, keys)
+        if ghosts:
+            ends = self._of_ghosts(changes.frame.agg(F.max(AT).alias(AT)), keys, ghosts, state, batch)
+            rows = rows.unionByName(ends.join(rows, list(keys), "left_anti"), allowMissingColumns=True)
+        self._merge(rows, changes, keys, state, batch, has_holes)
+
+    def end(self, spark: SparkSession, ghosts: str, state: LogState, batch: Batch) -> None:
+        """Ends the rows of the table for which ``ghosts`` is true."""
+        from pyspark.sql import functions as F
+
+        self._follow(spark)
+        now = spark.range(1).select(F.current_timestamp().alias(AT))
+        rows = self._of_ghosts(now, state.keys, ghosts, state, batch)
+        self._merge(rows, None, state.keys, state, batch, has_holes=False)
+
+    def _follow(self, spark: SparkSession) -> None:
+        """Gives the history the columns that the table has got."""
+        types = dict(self.target.types or {})
+        if types == self._types:
+            return
+        known = known_columns(spark, self.place)
+        if known is None:
+            text, way_out = f"the history {self.place.location} is gone", "restore it, or start a new table with a new snapshot"
+            raise StateError(text, connector=NAME, way_out=way_out)
+        have = {field.name.lower(): field.dataType for field in known}
+        for name in self._names(spark):
+            if name.lower() not in have:
+                spark.sql(f"ALTER TABLE {self.place.sql} ADD COLUMNS ({quoted(name)} {types[name.lower()].simpleString()})")
+        widen(spark, self.place.sql, have, types)
+        self._types = types
+
+    def _names(self, spark: SparkSession) -> list[str]:
+        """The columns of the table."""
+        own = (self.target.position, self.target.deleted)
+        return [name for name in spark.sql(f"SELECT * FROM {self.target.sql} LIMIT 0").columns if name not in own]
+
+    def _create(self, spark: SparkSession) -> None:
+        from pyspark.sql import functions as F
+
+        position = F.col(quoted(self.target.position))
+        table = spark.sql(f"SELECT * FROM {self.target.sql}")
+        if self.target.deleted is not None:
+            table = table.where(F.col(quoted(self.target.deleted)).isNull())
+        place = F.concat(F.split_part(position, F.lit(FROM_SNAPSHOT), F.lit(1)), F.lit(" "))
+        rows = table.select(
+            *map(quoted, self._names(spark)),
+            F.current_timestamp().alias(FROM), F.lit(None).cast("timestamp").alias(TO),
+            F.lit(True).alias(CURRENT), F.lit(False).alias(ENDED),
+            F.when(position.contains(FROM_SNAPSHOT), place).otherwise(F.concat(F.lit(" "), position)).alias(_PLACE),
+        )  # fmt: skip
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        writer = writer.option("delta.enableTypeWidening", "true")
+        writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
+
+    def _of_changes(self, changes: Changes, keys: Sequence[str]) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        text = "history needs the time of each change: give the transform add.fields the field source.ts_ms, or history=false"
+        at = F.coalesce(F.col(AT), F.raise_error(F.lit(text)).cast("timestamp"))
+        cells = [
+            (F.col(quoted(name)) if name in keys else F.when(~F.col(DELETED), F.col(quoted(name)))).alias(name)
+            for name in changes.columns
+        ]
+        return changes.frame.select(*cells, DELETED, SNAPSHOT, MOVED, POSITION, ORDINAL, at.alias(AT))
+
+    def _of_ghosts(self, at: DataFrame, keys: Sequence[str], ghosts: str, state: LogState, batch: Batch) -> DataFrame:
+        """The ends of the rows ``old`` of the table for which ``ghosts`` is true, which a snapshot has seen ``at`` a time."""
+        from pyspark.sql import functions as F
+
+        position = f"{state.generation:03d}{place_text(state.life, batch.number, 0)}"
+        sql = f"SELECT {', '.join(map(quoted, keys))} FROM {self.target.sql} AS old WHERE {ghosts}"
+        return at.sparkSession.sql(sql).crossJoin(at).select(
+            *map(quoted, keys),
+            F.lit(True).alias(DELETED), F.lit(True).alias(SNAPSHOT), F.lit(False).alias(MOVED),
+            F.lit(position).alias(POSITION), F.lit(0).cast("bigint").alias(ORDINAL), AT,
+        )  # fmt: skip
+
+    def _merge(
+        self, rows: DataFrame, changes: Changes | None, keys: Sequence[str], state: LogState, batch: Batch, has_holes: bool
+    ) -> None:
+        from pyspark.sql import functions as F
+
+        names = [name for name in self._stored(rows.sparkSession).columns if name not in OWN]
+        told = {name.lower() for name in changes.columns} if changes is not None else set()
+        holes = hole_conditions(changes.columns) if changes is not None and has_holes else {}
+        # a change leaves a column as it is that its source has no more, as in the table
+        holes |= {name: "true" for name in names if name.lower() not in {*told, *map(str.lower, keys)}}
+        versions = _with_times(self._versions(rows, names, keys, state, holes), keys)
+        is_new = ~F.col(_STORED) & ~F.col(_GONE)
+        is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col("before")))
+        versions = versions.where(is_new | is_other).drop("before").persist()
+        columns = [*names, *OWN]
+        listing, values = (", ".join(f"{side}{quoted(name)}" for name in columns) for side in ("", "new."))
+        sets = ", ".join(f"{name} = new.{name}" for name in (FROM, TO, CURRENT))
+
+        def statement(target: str, source: str) -> str:
+            return (
+                f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} AND old.{_PLACE} = new.{_PLACE} "
+                f"WHEN MATCHED AND new.{_GONE} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+                f"WHEN NOT MATCHED THEN INSERT ({listing}) VALUES ({values})"
+            )
+
+        view = f"connectors_{digest(batch.prefix(), self.place.location)}"
+        try:
+            self._merges.merge(versions, view, self.place, self.ledger.transaction(replace(batch, claim=None)), statement)
+        finally:
+            versions.unpersist()
+
+    def _stored(self, spark: SparkSession) -> DataFrame:
+        place = self.place
+        return spark.read.format("delta").load(place.location) if place.is_path else spark.table(place.location)
+
+    def _versions(
+        self, rows: DataFrame, names: Sequence[str], keys: Sequence[str], state: LogState, holes: Mapping[str, str]
+    ) -> DataFrame:
+        """The versions of all rows that ``rows`` change, also those that are stored, each once and with all of its values."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        stored, touched = self._stored(rows.sparkSession), rows.select(*map(quoted, keys)).distinct().alias("new")
+        condition = reduce(and_, (F.col(f"old.{quoted(key)}").eqNullSafe(F.col(f"new.{quoted(key)}")) for key in keys))
+        stored = stored.alias("old").join(touched, condition, "left_semi")
+        epoch, position = (F.split_part(F.col(_PLACE), F.lit(" "), F.lit(part)) for part in (1, 2))
+        stored = stored.select(
+            *map(quoted, names),
+            F.col(ENDED).alias(DELETED), (position == "").alias(SNAPSHOT), F.lit(False).alias(MOVED), position.alias(POSITION),
+            F.lit(-1).cast("bigint").alias(ORDINAL), F.col(FROM).alias(AT), F.lit(True).alias(_STORED), epoch.alias(_EPOCH),
+            F.struct(FROM, TO, CURRENT).alias("before"),
+        )  # fmt: skip
+        whole = rows.withColumn(_STORED, F.lit(False)).unionByName(stored, allowMissingColumns=True)
+        by_key = Window.partitionBy(*map(quoted, keys))
+        snapshots = F.max(F.when(F.col(SNAPSHOT) & ~F.col(_STORED), F.col(POSITION))).over(by_key.orderBy(ORDINAL))
+        newest = F.greatest(snapshots, F.max(_EPOCH).over(by_key), F.lit(""))
+        whole = whole.withColumn(_EPOCH, F.when(F.col(_STORED), F.col(_EPOCH)).otherwise(newest))
+        place = F.concat(F.col(_EPOCH), F.lit(" "), F.when(F.col(SNAPSHOT), "").otherwise(F.col(POSITION)))
+        whole = _whole(whole.withColumn(_PLACE, place), keys, holes)
+        content = F.when(F.col(DELETED), "").otherwise(F.to_json(F.struct(*map(quoted, names)), _JSON))
+        whole = whole.withColumn(_CONTENT, content)
+        position = F.col(POSITION)
+        log_part = position if state.order == ARRIVAL else position.substr(F.lit(1), F.length(position) - PLACE_LENGTH)
+        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _CONTENT, log_part)
+        whole = whole.withColumn(_SAME, F.row_number().over(equal.orderBy(F.col(_STORED).desc(), _PLACE)))
+        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | (F.col(_SAME) == 1)).drop(_SAME, ORDINAL, MOVED)
+
+
+def history_of(table: TablePlace) -> TablePlace:
+    """The place of the history of ``table``."""
+    return table_beside(table, "history")
+
+
+def _order(keys: Sequence[str], *more: str) -> Any:
+    """The versions of a row in their order; of one place, the stored one is first."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    return Window.partitionBy(*map(quoted, keys), *more).orderBy(_PLACE, F.col(_STORED).desc())
+
+
+def _whole(versions: DataFrame, keys: Sequence[str], holes: Mapping[str, str]) -> DataFrame:
+    """``versions`` with values that a change has not touched from the version before it, but not from before the row began.
+
+    ``holes`` are conditions of such values, as SQL.
+    """
+    from pyspark.sql import functions as F
+
+    if not holes:
+        return versions
+    order = _order(keys)
+    begins = F.col(MOVED) | F.coalesce(F.lag(DELETED).over(order), F.lit(False))
+    versions = versions.withColumn(_LIFE, begins.cast("int")).withColumn(_LIFE, F.sum(_LIFE).over(order)).alias("new")
+    cells: list[Column] = []
+    for name in versions.columns:
+        cell = F.col(quoted(name))
+        if name in holes:
+            is_hole = ~F.col(_STORED) & ~F.col(DELETED) & F.coalesce(F.expr(holes[name]), F.lit(False))
+            value = F.when(~is_hole & ~F.col(DELETED), F.struct(cell.alias("value")))
+            cell = F.when(is_hole, F.last(value, ignorenulls=True).over(_order(keys, _LIFE))["value"]).otherwise(cell)
+        cells.append(cell.alias(name))
+    return versions.select(*cells).drop(_LIFE)
+
+
+def _with_times(versions: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """``versions`` with the columns of the history; ``_GONE`` are rows of snapshots that tell nothing new."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    order = _order(keys)
+    change = F.when(~F.col(SNAPSHOT), F.col(AT))
+    change = F.first(change, ignorenulls=True).over(order.rowsBetween(1, Window.unboundedFollowing))
+    is_same = (F.lag(_CONTENT).over(order) == F.col(_CONTENT)) & (F.lag(DELETED).over(order) == F.col(DELETED))
+    is_gone = F.col(SNAPSHOT) & (F.coalesce(is_same, F.lit(False)) | F.coalesce(change <= F.col(AT), F.lit(False)))
+    order = _order(keys, _GONE)
+    versions = versions.withColumn(_GONE, is_gone)
+    versions = versions.withColumn(FROM, F.max(AT).over(order)).withColumn(TO, F.lead(FROM).over(order))
+    others = [quoted(name) for name in versions.columns if name not in (AT, TO, _CONTENT, _EPOCH, POSITION, SNAPSHOT, DELETED)]
+    return versions.select(
+        *others,
+        F.when(F.col(DELETED), F.col(FROM)).otherwise(F.col(TO)).alias(TO),
+        (F.col(TO).isNull() & ~F.col(DELETED)).alias(CURRENT),
+        F.col(DELETED).alias(ENDED),
+    )

@@ -1,0 +1,247 @@
+"""``history=true``: all versions of the rows of a table, and when each of them held."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Misconfigured, StateError
+from connectors.systems.delta.history import ChangeHistory
+from connectors.systems.delta.merge import ChangeTableCommitter
+from tests.systems.change_logs import AGAIN, PLAIN, Database
+from tests.systems.merge.targets import Target, expected
+
+Version = tuple[Any, ...]
+"""Key, name, amount, the seconds from which and to which it holds; is it current; is it an end."""
+
+
+def history(spark: Any, path: Path, *more: str) -> list[Version]:
+    rows = spark.read.format("delta").load(f"{path}_history")
+    columns = ["id", "name", "amount", *more, "unix_seconds(valid_from)", "unix_seconds(valid_to)", "is_current", "is_deleted"]
+    return sorted(map(tuple, rows.selectExpr(*columns).collect()), key=repr)
+
+
+class Log:
+    """What has really happened in a database, and when."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.changes: list[tuple[int, int, dict[str, Any] | None]] = []
+
+    def note(self, record: dict[str, Any]) -> dict[str, Any]:
+        """Notes the change that ``record`` tells of, the newest one of the database."""
+        key = json.loads(record["key"])["id"]
+        row = self.database.rows.get(key)
+        self.changes.append((self.database.lsn, key, dict(row) if row else None))
+        return record
+
+    def read(self, records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Notes what a snapshot has read of rows that the log does not tell of."""
+        records = list(records)
+        for record in records:
+            key = json.loads(record["key"])["id"]
+            self.changes.append((self.database.lsn, key, dict(self.database.rows[key])))
+        return records
+
+    def versions(self) -> list[Version]:
+        versions: list[Version] = []
+        for key in {key for _, key, _ in self.changes}:
+            own = [(at, row) for at, changed, row in self.changes if changed == key]
+            for number, (at, row) in enumerate(own):
+                follows = own[number + 1][0] if number + 1 < len(own) else None
+                if row is None:
+                    versions.append((key, None, None, at, at, False, True))
+                else:
+                    versions.append((key, row["name"], row["amount"], at, follows, follows is None, False))
+        return sorted(versions, key=repr)
+
+
+def current(versions: list[Version]) -> list[dict[str, Any]]:
+    rows = [{"id": row[0], "name": row[1], "amount": row[2]} for row in versions if row[-2]]
+    return sorted(rows, key=lambda row: row["id"])
+
+
+@pytest.fixture
+def kept(spark: Any, tmp_path: Path) -> Target:
+    return Target(spark, tmp_path / "orders", history=True)
+
+
+def test_each_version_of_a_row_has_its_time(spark: Any, kept: Target) -> None:
+    database = Database()
+    log = Log(database)
+    first = [log.note(database.upsert(id=key, name="a", amount=1)) for key in (1, 2)]
+    kept.merge(*first, log.note(database.upsert(id=1, name="b", amount=1)))
+    kept.merge(log.note(database.delete(1)), first[1])
+    kept.merge(log.note(database.upsert(id=1, name="again", amount=None)))
+    versions = history(spark, kept.path)
+    assert versions == log.versions()
+    assert versions == [
+        (1, "a", 1, 110, 130, False, False), (1, "again", None, 150, None, True, False), (1, "b", 1, 130, 140, False, False),
+        (1, None, None, 140, 140, False, True), (2, "a", 1, 120, None, True, False),
+    ]  # fmt: skip
+    assert current(versions) == kept.rows() == expected(database)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_any_log_with_repeats_and_late_changes_is_told_as_it_was(spark: Any, tmp_path: Path, seed: int) -> None:
+    chance, database = random.Random(seed), Database(schemas=seed % 2 == 0)
+    log, target = Log(database), Target(spark, tmp_path / "orders", schema=PLAIN, history=True)
+    for _ in range(6):
+        database.random_change(chance)
+    target.merge(*log.read(database.snapshot()))
+    pending: list[dict[str, Any]] = []
+    for _ in range(6):
+        pending += [log.note(database.random_change(chance)) for _ in range(8)]
+        chance.shuffle(pending)
+        batch, pending = pending[:10], pending[10:]
+        target.merge(*batch, *chance.sample(batch, 2))
+        if chance.random() < 0.5:
+            pending += chance.sample(batch, 3)
+        if chance.random() < 0.3:
+            target.restart()
+            target.merge(*batch, number=target.number)
+    target.merge(*pending)
+    versions = history(spark, target.path)
+    assert versions == log.versions(), f"seed {seed}"
+    assert current(versions) == target.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_a_snapshot_adds_what_the_log_does_not_tell(spark: Any, kept: Target) -> None:
+    database = Database()
+    log = Log(database)
+    for key in (1, 2, 3):
+        database.upsert(id=key, name="a", amount=1)
+    kept.merge(*log.read(database.snapshot(only=3)))  # it is interrupted
+    late = [log.note(database.upsert(id=1, name="b", amount=1)), log.note(database.delete(2))]
+    again = [{**record, "headers": AGAIN} for record in database.snapshot()]
+    kept.merge(*again)
+    assert current(history(spark, kept.path)) == kept.rows() == expected(database)
+    kept.merge(*late)
+    assert history(spark, kept.path) == log.versions()
+    database.rows[3] = {"id": 3, "name": "repaired", "amount": 9}
+    repair = log.read(database.incremental(3))
+    kept.merge(*repair, *database.incremental(1))
+    kept.merge(*repair)
+    assert history(spark, kept.path) == log.versions()
+    assert current(history(spark, kept.path)) == kept.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_rows_that_only_an_interrupted_snapshot_had_have_ended(spark: Any, kept: Target) -> None:
+    database, users = Database(), Database(topic="shop.public.users")
+    kept.options["topic"] = database.topic
+    kept.restart()
+    for key in (1, 2):
+        database.upsert(id=key, name="a", amount=1)
+    kept.merge(*database.snapshot(only=2))
+    users.upsert(id=1, name="u", amount=1)
+    begin = users.snapshot()
+    begin[0]["headers"] = AGAIN
+    kept.merge(*begin)
+    kept.merge(users.upsert(id=2, name="u", amount=1))
+    versions = history(spark, kept.path)
+    assert current(versions) == kept.rows() == []
+    assert [row[0] for row in versions if row[-1]] == [1, 2]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("dies", ["before the table", "before the history"])
+def test_a_crash_between_history_and_table_doubles_no_version(
+    spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    database = Database()
+    log = Log(database)
+    kept.merge(log.note(database.upsert(id=1, name="a", amount=1)))
+    batch = [log.note(database.upsert(id=1, name="b", amount=2)), log.note(database.delete(1))]
+    dying = {"before the table": ChangeTableCommitter, "before the history": ChangeHistory}[dies]
+    with monkeypatch.context() as patch:
+        patch.setattr(dying, "_merge", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            kept.merge(*batch)
+    kept.restart()
+    kept.merge(*batch, number=kept.number)
+    assert history(spark, kept.path) == log.versions()
+    assert kept.rows() == []
+
+
+@pytest.mark.soak
+def test_a_version_has_the_values_that_a_change_has_not_touched(spark: Any, kept: Target) -> None:
+    database = Database()
+    log, untouched = Log(database), "__debezium_unavailable_value"
+    kept.merge(log.note(database.upsert(id=1, name="large", amount=1)))
+    records = []
+    for amount in (2, 3):
+        record = database.upsert(id=1, name=untouched, amount=amount)
+        database.rows[1] = {"id": 1, "name": "large", "amount": amount}
+        records.append(log.note(record))
+    kept.merge(*records)
+    kept.merge(records[0], log.note(database.upsert(id=1, name="small", amount=4)))
+    assert history(spark, kept.path) == log.versions()
+
+
+@pytest.mark.soak
+def test_columns_come_and_go_and_types_become_wider(spark: Any, kept: Target) -> None:
+    database = Database()
+    kept.merge(database.upsert(id=1, name="a", amount=1))
+    database.fields["note"] = {"type": "string", "optional": True}
+    database.fields["id"] = {"type": "int64", "optional": False}
+    kept.merge(database.upsert(id=1, name="b", amount=1, note="n"), database.upsert(id=2, name="b", amount=1, note="m"))
+    del database.fields["note"]
+    kept.merge(database.upsert(id=1 << 40, name="c", amount=1), database.upsert(id=1, name="c", amount=1))
+    assert [row[:4] for row in history(spark, kept.path, "note")] == [
+        (1, "a", 1, None), (1, "b", 1, "n"), (1, "c", 1, "n"), (1 << 40, "c", 1, None), (2, "b", 1, "m"),
+    ]  # fmt: skip
+    table = spark.read.format("delta").load(str(kept.path)).drop("_position")
+    held = spark.read.format("delta").load(f"{kept.path}_history").where("is_current").select(*table.columns)
+    assert table.dtypes == held.dtypes
+    assert table.exceptAll(held).count() == held.exceptAll(table).count() == 0
+
+
+@pytest.mark.soak
+def test_a_history_that_begins_later_has_the_rows_of_that_time_and_then_stays(spark: Any, tmp_path: Path) -> None:
+    database = Database()
+    log, path = Log(database), tmp_path / "orders"
+    target = Target(spark, path)
+    first = [*database.snapshot(), database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="a", amount=1)]
+    target.merge(*first)
+    target.options["history"] = True
+    target.restart()
+    late = log.note(database.upsert(id=1, name="b", amount=1))
+    target.merge(first[0], late)
+    versions = history(spark, path)
+    assert [(*row[:3], *row[4:]) for row in versions if row[0] == 2] == [(2, "a", 1, None, True, False)]
+    assert [row[1] for row in versions if row[0] == 1] == ["a", "b"]
+    assert current(versions) == target.rows() == expected(database)
+    target.options["history"] = False
+    target.restart()
+    with pytest.raises(Misconfigured, match=r"history +must be true: else .*orders_history would lack"):
+        target.merge(late)
+
+
+@pytest.mark.soak
+def test_what_a_history_cannot_be_is_an_error_that_says_why(spark: Any, tmp_path: Path, kept: Target) -> None:
+    with pytest.raises(Misconfigured, match=r"truncate=delete"):
+        Target(spark, tmp_path / "a", history=True, truncate="delete")
+    database = Database()
+    spark.range(1).write.format("delta").save(f"{kept.path}_history")
+    with pytest.raises(Misconfigured, match=r"history +would be in .*orders_history, where there is a table"):
+        kept.merge(database.upsert(id=1, name="a", amount=1))
+    other = Target(spark, tmp_path / "b", history=True)
+    other.merge(database.upsert(id=1, name="b", amount=1))
+    (tmp_path / "b_history").rename(tmp_path / "away")
+    other.restart()
+    with pytest.raises(StateError, match=r"the history .*b_history is gone"):
+        other.merge(database.upsert(id=1, name="c", amount=1))
+    database.fields["Valid_To"] = {"type": "string", "optional": True}
+    with pytest.raises(Misconfigured, match=r"history +needs a column Valid_To, and shop.public.orders has one"):
+        Target(spark, tmp_path / "c", history=True).merge(database.upsert(id=1, name="c", amount=1, Valid_To="x"))
+    record = {"topic": "t", "key": '{"id": 1}', "value": '{"id": 1, "__deleted": "false"}'}
+    with pytest.raises(Exception, match=r"history needs the time of each change"):
+        Target(spark, tmp_path / "d", history=True, schema="id INT").merge(record)
