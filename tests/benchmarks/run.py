@@ -29,7 +29,17 @@ STORED = ROOT / "tests" / "stored" / "figures.json"
 PAGE = ROOT / "lib" / "docs" / "performance.md"
 MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
 MOST_SECONDS = 3600
-SHORT = {"redis": "150000"}
+SHORT = {
+    "jdbc": "--rounds 3 --rows 200000",
+    "jdbc_read": "--rows 1000000",
+    "kafka": "--rows 200000 --records 1000000",
+    "kinesis": "200000",
+    "latency": "--rounds 2 --seconds 10 --rates 1000",
+    "lookups": "20000",
+    "pubsub": "100000",
+    "redis": "150000",
+    "search": "100000",
+}
 """The arguments of a short run by benchmark; the others are short."""
 
 
