@@ -1,36 +1,37 @@
 """Writing to PostgreSQL: ``connectors.jdbc`` against Spark's own JDBC writer.
 
-``python tests/benchmarks/bench_jdbc.py [--rounds 5] [--rows 1000000]`` prints rows per second in each round, and then the
-medians of the ratios, each beside its goal. All write the same rows of five columns from two tasks into an empty table. They
-take turns, so that other work of the machine slows down all of them. For the upserts, the table has half of the keys. Spark's
-writer needs the driver org.postgresql:postgresql, which Spark fetches; only this benchmark needs it.
+``python tests/benchmarks/bench_jdbc.py [--rounds 5] [--rows 1000000]``: all write the same rows of five columns from two tasks
+into an empty table. They take turns, so that other work of the machine slows down all of them. For the upserts, the table has
+half of the keys. Spark's writer needs the driver org.postgresql:postgresql, which Spark fetches; only this benchmark needs it.
 
-Spark appends at least once; all of ours are exactly-once, by the ``commit`` that their names tell (``upsert``: ``batch``, the
-default). ``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a
-table that holds them, each by two connections at once. No sink is faster than that.
+Spark appends at least once, by itself or with ``reWriteBatchedInserts``; all of ours are exactly-once, by the ``commit`` that
+their names tell (upserts: ``batch``, the default). "PostgreSQL alone" is without Spark: COPY of the same rows from memory, and
+upserts from a table that holds them, each by two connections at once. No sink is faster than that.
 """
 
 from __future__ import annotations
 
 import contextlib
-import resource
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from jdbc_rounds import Goal, arguments, in_turns, postgresql_and_spark, report
+from figures import figure
+from jdbc_rounds import arguments, in_turns, postgresql_and_spark
 
 COLUMNS = "id BIGINT {key}, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
-SPARK, REWRITTEN = "spark, default", "spark, rewritten"
-ALONE, UPSERTS_ALONE = "the database alone", "upsert, the database alone"
+SPARK, REWRITTEN = "Spark's own", "Spark's own, rewritten batches"
+PREPARED, BATCH = (f"Spark → PostgreSQL, exactly-once, commit={name}" for name in ("prepared", "batch"))
+UPSERT = "Spark → PostgreSQL, exactly-once, upserts"
+ALONE, UPSERTS_ALONE = "PostgreSQL alone", "PostgreSQL alone, upserts"
 STAGED = "connectors_bench_rows"
 GOALS = (
-    Goal("prepared", REWRITTEN, 1.7), Goal("prepared", SPARK, 3.0), Goal("batch", REWRITTEN, 1.0),
-    Goal("upsert", REWRITTEN, 0.45), Goal("prepared", ALONE, 0.0), Goal("upsert", UPSERTS_ALONE, 0.0),
-    Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
+    (PREPARED, REWRITTEN, 1.7), (PREPARED, SPARK, 3.0), (BATCH, REWRITTEN, 1.0), (UPSERT, REWRITTEN, 0.45),
+    (PREPARED, ALONE, None), (UPSERT, UPSERTS_ALONE, None), (UPSERTS_ALONE, REWRITTEN, None),
 )  # fmt: skip
+"""By way: what it is measured by, and how many times as fast as that it shall be at least."""
 _UPSERT = {"operation": "upsert", "keyColumns": "id"}
 
 
@@ -39,8 +40,8 @@ def main() -> None:
     with postgresql_and_spark() as (server, spark):
         rewritten = spark_writer(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")
         ways = {SPARK: spark_writer(server, {}), REWRITTEN: rewritten}
-        ways |= {name: connector(server, commit=name) for name in ("prepared", "batch")}
-        ways |= {"upsert": connector(server, commit="batch", **_UPSERT)}
+        ways |= {PREPARED: connector(server, commit="prepared"), BATCH: connector(server, commit="batch")}
+        ways |= {UPSERT: connector(server, commit="batch", **_UPSERT)}
         ways |= alone(server, frame(spark, options.rows).toArrow())
 
         def timed(name: str, rows: int) -> float:
@@ -52,8 +53,8 @@ def main() -> None:
             return rows / seconds
 
         rates = in_turns(ways, options.rounds, lambda name: timed(name, options.rows))
-    report(rates, GOALS)
-    print(f"largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:,.0f} MB or less")
+    for way, base, least in GOALS:
+        figure(way, "rows/s", rates[way], base, rates[base], least=least)
 
 
 def frame(spark: Any, rows: int) -> Any:
@@ -120,8 +121,8 @@ def prepared_table(server: Any, name: str, rows: int) -> str:
         tables = database.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
         for old in [name for (name,) in tables if not name.startswith("connectors_")]:
             database.execute(f"DROP TABLE {old}")
-        database.execute(f"CREATE TABLE {table} ({COLUMNS.format(key='PRIMARY KEY' if name.startswith('upsert') else '')})")
-        if name.startswith("upsert"):
+        database.execute(f"CREATE TABLE {table} ({COLUMNS.format(key='PRIMARY KEY' if 'upsert' in name else '')})")
+        if "upsert" in name:
             database.execute(f"INSERT INTO {table} SELECT n, 0, 'old', 0, now() FROM generate_series(0, {rows - 1}, 2) AS n")
         database.execute("CHECKPOINT")
     return table

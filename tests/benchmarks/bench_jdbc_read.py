@@ -1,12 +1,11 @@
 """Reading from PostgreSQL: ``connectors.jdbc`` against Spark's own JDBC reader.
 
-``python tests/benchmarks/bench_jdbc_read.py [--rounds 3] [--rows 5000000] [--partitions 4]`` prints rows per second in each
-round, and then the medians of the ratios to the best of Spark's, each beside its goal. All read the same table of five columns
-in the same number of partitions, into Spark's ``noop``, in turns, so that what else the machine does falls on all of them;
-every round counts what came. Spark gets the exact bounds of the key and tries several fetch sizes; ours finds its ranges
-itself, within the time that is measured, and shares one snapshot. ``into arrow`` is ours in one process without Spark, against
-which goes the best of Spark's with a single partition. A Spark job over a Python source costs about a second, so few rows say
-little. Spark's reader needs the driver org.postgresql:postgresql, which Spark fetches.
+``python tests/benchmarks/bench_jdbc_read.py [--rounds 3] [--rows 5000000] [--partitions 4]``: all read the same table of five
+columns in the same number of partitions, into Spark's ``noop``, in turns, so that what else the machine does falls on all of
+them; every round counts what came. Spark gets the exact bounds of the key and tries several fetch sizes, the best of which
+counts; ours finds its ranges itself, within the time that is measured, and shares one snapshot. "PostgreSQL → Arrow" is ours in
+one process without Spark, against which goes the best of Spark's with a single partition. A Spark job over a Python source
+costs about a second, so few rows say little. Spark's reader needs the driver org.postgresql:postgresql, which Spark fetches.
 """
 
 from __future__ import annotations
@@ -17,11 +16,14 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from jdbc_rounds import Goal, Rates, arguments, in_turns, postgresql_and_spark, report
+from figures import figure
+from jdbc_rounds import arguments, in_turns, postgresql_and_spark
 
 FETCH_SIZES = (1000, 10_000, 100_000)
 COLUMNS = "id BIGINT PRIMARY KEY, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
 ROW = "n, n % 10000, 'customer number ' || n, n * 0.25, to_timestamp(1700000000 + n)"
+OURS, SAME_BOUNDS, SINGLE = (f"PostgreSQL → Spark, {how}" for how in ("its own ranges", "Spark's bounds", "1 partition"))
+ARROW = "PostgreSQL → Arrow, without Spark"
 TIMES = 2.0
 """The goal: into Arrow, and in a Spark job."""
 
@@ -41,29 +43,24 @@ def main() -> None:
             return options.rows / seconds
 
         rates = in_turns(all_ways, options.rounds, timed)
-    report(rates, goals(rates))
-
-
-def goals(rates: Rates) -> list[Goal]:
-    """Each of ours against the best of Spark's with as many partitions."""
-    result = []
-    for single, our_names in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
-        spark_names = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
+    for single, names in ((True, (SINGLE, ARROW)), (False, (OURS, SAME_BOUNDS))):
+        spark_names = [name for name in rates if name.startswith("Spark's") and ("1 partition" in name) == single]
         best = max(spark_names, key=lambda name: median(rates[name]))
-        result += [Goal(name, best, TIMES) for name in our_names]
-    return result
+        for name in names:
+            figure(name, "rows/s", rates[name], best, rates[best], least=TIMES)
 
 
 def ways(spark: Any, server: Any, rows: int, partitions: int) -> dict[str, Callable[[], int]]:
     bounds = {"partitionColumn": "id", "lowerBound": 1, "upperBound": rows + 1, "numPartitions": partitions}
     reads: dict[str, Callable[[], int]] = {}
     for size in FETCH_SIZES:
-        reads[f"spark, {size}"] = lambda size=size: read_with_spark(spark, server, {**bounds, "fetchsize": size})
-        reads[f"spark, 1 partition, {size}"] = lambda size=size: read_with_spark(spark, server, {"fetchsize": size})
-    reads["ours"] = lambda: read_with_connectors(spark, server, {"partitionColumn": "id", "numPartitions": partitions})
-    reads["ours, same bounds"] = lambda: read_with_connectors(spark, server, bounds)
-    reads["ours, 1 partition"] = lambda: read_with_connectors(spark, server, {})
-    reads["into arrow"] = lambda: into_arrow(server)
+        for way, given in (("Spark's own", bounds), ("Spark's own, 1 partition", {})):
+            options = {**given, "fetchsize": size}
+            reads[f"{way}, fetchsize {size:,}"] = lambda options=options: read_with_spark(spark, server, options)
+    reads[OURS] = lambda: read_with_connectors(spark, server, {"partitionColumn": "id", "numPartitions": partitions})
+    reads[SAME_BOUNDS] = lambda: read_with_connectors(spark, server, bounds)
+    reads[SINGLE] = lambda: read_with_connectors(spark, server, {})
+    reads[ARROW] = lambda: into_arrow(server)
     return reads
 
 

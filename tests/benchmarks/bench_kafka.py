@@ -1,12 +1,11 @@
 """Topics of Kafka: ``connectors.kafka`` against Spark's own source and sink.
 
-``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]``
-prints seconds in each round and the medians of the ratios to Spark's. All ways take turns, so that other load of the machine
-falls on all of them. The first turn warms up and is printed apart: Spark's writer gains most from it, since its code is
-compiled by then. Records have 100 bytes, topics four partitions. Spark's source and sink need jars that Spark fetches; only
-this benchmark does.
+``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]``: all
+ways take turns, so that other load of the machine falls on all of them. The first turn warms up and does not count: Spark's
+writer gains most from it, since its code is compiled by then. Records have 100 bytes, topics four partitions. Spark's source
+and sink need jars that Spark fetches; only this benchmark does.
 
-Spark's sink writes at least once; that of the connector is exactly-once unless a line says otherwise. With
+Spark's sink writes at least once; that of the connector is exactly-once unless a figure says otherwise. With
 ``CONNECTORS_KAFKA_CLIENT=plain`` the connector uses the Python client alone, without the client's C functions for batches.
 """
 
@@ -24,6 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from figures import figure
+
 LIBRARY = Path(__file__).parents[2] / "lib"
 PARTITIONS = 4
 SPARKS = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
@@ -31,8 +32,9 @@ TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 TOKENS_VERSION = "4.0.0"
 """The jar of tokens is not in every repository in the version of the other one, and is the same code."""
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "1000000"}
-TUNED_NAME, DEFAULT_NAME, NOOP_NAME, ALONE = "spark, tuned", "spark, default", "noop", "the client alone"
-Times = dict[str, list[float]]
+TUNED_NAME, DEFAULT_NAME, NOOP_NAME, ALONE = "Spark's own, tuned", "Spark's own", "Spark → noop", "the client alone"
+OURS = "Spark → Kafka, exactly-once"
+Rates = dict[str, list[float]]
 
 
 def main() -> None:
@@ -72,7 +74,7 @@ def spark_with_kafka() -> Any:
 
 
 class Bench:
-    """One broker, one session; each part prints its own lines."""
+    """One broker and one session for all parts."""
 
     def __init__(self, spark: Any, server: Any, rounds: int) -> None:
         self.spark = spark
@@ -89,18 +91,22 @@ class Bench:
             TUNED_NAME: lambda topic: self._spark(frame, topic, TUNED),
             DEFAULT_NAME: lambda topic: self._spark(frame, topic, {}),
             ALONE: lambda topic: self._alone(records, topic),
-            "connectors": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic}),
-            "connectors, slots=2": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "2"}),
-            "connectors, slots=4": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "4"}),
-            "connectors, staged": lambda topic: self._staged(frame, topic),
-            "connectors, staged, batch": lambda topic: self._connectors(frame, topic, self._stage(topic)),
-            "connectors, at-least-once": lambda topic: self._connectors(frame, topic, {}),
+            OURS: lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic}),
+            f"{OURS}, slots=2": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "2"}),
+            f"{OURS}, slots=4": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "4"}),
+            f"{OURS}, staged": lambda topic: self._staged(frame, topic),
+            f"{OURS}, staged, in foreachBatch": lambda topic: self._connectors(frame, topic, self._stage(topic)),
+            "Spark → Kafka, at-least-once": lambda topic: self._connectors(frame, topic, {}),
         }
         goals = {TUNED_NAME: 2.2, DEFAULT_NAME: 5.0, ALONE: 0.5}
         if os.environ.get("CONNECTORS_KAFKA_CLIENT") == "plain":  # the client alone is measured with its C functions
             del ways[ALONE], goals[ALONE]
-        times = self._turns(ways, lambda name, topic: name == NOOP_NAME or self._check(topic, rows))
-        report(f"{rows:,} records written", times, rows, goals)
+        rates = self._turns(ways, rows, lambda name, topic: name == NOOP_NAME or self._check(topic, rows))
+        for base, goal in goals.items():
+            figure(OURS, "records/s", rates[OURS], base, rates[base], least=goal)
+        for name in (name for name in rates if name.startswith("Spark → Kafka") and name != OURS):
+            figure(name, "records/s", rates[name], TUNED_NAME, rates[TUNED_NAME])
+        figure(NOOP_NAME, "records/s", rates[NOOP_NAME])
 
     def empty(self, _: int) -> None:
         """What an empty batch takes in the sink, above one that Spark drops."""
@@ -112,8 +118,7 @@ class Bench:
             sink, batch = self._sink(topic, {"transactionalIdPrefix": topic}), partial(Batch, topic, "query")
             noop = self._batches(lambda frame, _: frame.write.format("noop").mode("overwrite").save())
             more.append(self._batches(lambda frame, number: sink.write(frame, batch(number))) - noop)  # noqa: B023
-        turns = " ".join(f"{spent:.0f}" for spent in more[1:])
-        print(f"empty batch above noop: {median(more[1:]):.0f} ms (<= 150 ms)   {turns}")
+        figure("empty batch → Kafka, above one that Spark drops", "ms", more[1:], most=150)
 
     def read(self, records: int) -> None:
         topic = self._filled(records)
@@ -123,18 +128,18 @@ class Bench:
         by_spark = self.spark.read.format("kafka").options(**self.address, subscribe=topic)
         by_connectors = self.spark.read.format("connectors.kafka").options(**self.address, subscribe=topic)
         for name, (names, schema, goal) in cases.items():
-            title = f"{records:,} records, {name}"
-            self._read(title, by_spark.load().select(*names), by_connectors.schema(schema).load(), records, goal)
+            self._read(name, by_spark.load().select(*names), by_connectors.schema(schema).load(), records, goal)
         schema = five.replace("binary", "string")
         decoded = by_spark.load().select(*columns).mapInArrow(decode, schema)
         texts = by_connectors.schema(schema).options(**{"key.format": "string", "value.format": "string"}).load()
-        self._read(f"{records:,} records, decoded in Python", decoded, texts, records, 1.8)
+        self._read("decoded in Python", decoded, texts, records, 1.8)
 
-    def _read(self, title: str, spark: Any, connectors: Any, records: int, goal: float) -> None:
+    def _read(self, columns: str, spark: Any, connectors: Any, records: int, goal: float) -> None:
         if (count := connectors.count()) != records:
             raise SystemExit(f"{count} records were read, not {records}")
         ways = {"spark": lambda _: dropped(spark), "connectors": lambda _: dropped(connectors)}
-        report(title, self._turns(ways, lambda *_: None, topics=False), records, {"spark": goal})
+        rates = self._turns(ways, records, lambda *_: None, topics=False)
+        figure(f"Kafka → Spark, {columns}", "records/s", rates["connectors"], "Spark's own", rates["spark"], least=goal)
 
     def copy(self, records: int) -> None:
         """A stream from topic to topic, in batches of a fifth."""
@@ -152,16 +157,20 @@ class Bench:
             sink = foreach_batch("kafka", {**self.address, "topic": topic, "transactionalIdPrefix": topic})
             self._run(rows.writeStream.foreachBatch(sink))
 
-        times = self._turns({"spark": by_spark, "connectors": by_connectors}, lambda _, topic: self._check(topic, records))
-        report(f"{records:,} records copied", times, records, {"spark": 0.85})
+        ways = {"spark": by_spark, "connectors": by_connectors}
+        rates = self._turns(ways, records, lambda _, topic: self._check(topic, records))
+        what = "Kafka → Kafka, exactly-once"
+        figure(what, "records/s", rates["connectors"], "Spark's own, tuned", rates["spark"], least=0.85)
 
     def _run(self, writer: Any) -> None:
         checkpoint = self.folder / uuid.uuid4().hex
         writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
-    def _turns(self, ways: dict[str, Callable[[str], None]], check: Callable[..., Any], *, topics: bool = True) -> Times:
-        times: Times = {}
-        first: dict[str, float] = {}
+    def _turns(
+        self, ways: dict[str, Callable[[str], None]], records: int, check: Callable[..., Any], *, topics: bool = True
+    ) -> Rates:
+        """Records per second of each turn but the first."""
+        rates: Rates = {name: [] for name in ways}
         for turn in range(self.rounds + 1):
             for name, way in ways.items():
                 topic = self._topic() if topics else ""
@@ -170,11 +179,8 @@ class Bench:
                 seconds = time.perf_counter() - started
                 check(name, topic)
                 if turn:
-                    times.setdefault(name, []).append(seconds)
-                else:
-                    first[name] = seconds
-        print("first turn: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in first.items()))
-        return times
+                    rates[name].append(records / seconds)
+        return rates
 
     def _topic(self) -> str:
         return str(self.server.create_topic(f"b{uuid.uuid4().hex}", PARTITIONS))
@@ -265,19 +271,6 @@ def decode(batches: Iterator[Any]) -> Iterator[Any]:
 def rows_of(spark: Any, rows: int) -> Any:
     text = "concat('value number ', lpad(id, 12, '0'), repeat('x', 60)) AS value"
     return spark.range(0, rows, 1, PARTITIONS).selectExpr("concat('key-', id % 100000) AS key", text)
-
-
-def report(title: str, times: Times, rows: int, goals: dict[str, float]) -> None:
-    print(title)
-    for name, seconds in times.items():
-        rate = rows / median(seconds) / 1000
-        turns = "".join(f"{turn:8.2f}" for turn in seconds)
-        print(f"  {name:<26}{turns}   median {median(seconds):.2f} s, {rate:,.0f} k/s")
-    for base, goal in goals.items():
-        for name in (name for name in times if name.startswith("connectors")):
-            ratios = [spark / connectors for connectors, spark in zip(times[name], times[base], strict=True)]
-            expected = f" (>= {goal})" if name == "connectors" else ""
-            print(f"  {name:<26} {median(ratios):5.2f} x {base}{expected}")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 import boto3
 import orjson
 import pyarrow as pa
+from figures import figure
 
 from connectors import workbench
 from connectors.core import Batch
@@ -172,23 +173,18 @@ def main() -> None:
     stub.start()
     url = f"http://127.0.0.1:{port.get()}"
     spark = workbench.session(master="local[1]")
-    figures: dict[str, list[float]] = {}
+    rounds = []
     batches = rows_of(100_000)
     for _ in range(ROUNDS):
         rate, cpu = plain_source(url, count)
-        measured = {"plain source": rate, "plain cpu": cpu}
-        measured |= {"our source": our_source(spark, url), "our cpu": our_cpu(url, count)}
+        measured = {"plain source": rate, "plain cpu": cpu * 1e6}
+        measured |= {"our source": our_source(spark, url), "our cpu": our_cpu(url, count) * 1e6}
         measured |= {"plain sink": plain_sink(url, batches), "our sink": our_sink(url, batches)}
-        for name, figure in measured.items():
-            figures.setdefault(name, []).append(figure)
-    best = {name: statistics.median(values) for name, values in figures.items()}
-    for kind, goal in (("source", 0.8), ("sink", 0.9)):
-        our_rate, plain_rate = best[f"our {kind}"], best[f"plain {kind}"]
-        ratio = our_rate / plain_rate
-        print(f"{kind:7} {our_rate:9,.0f} records/s, boto3 {plain_rate:9,.0f} records/s: {ratio:.2f} (goal >= {goal})")
-    our_time, plain_time = best["our cpu"] * 1e6, best["plain cpu"] * 1e6
-    ratio = our_time / plain_time
-    print(f"CPU     {our_time:9.1f} µs a record, boto3 {plain_time:9.1f} µs a record: {ratio:.2f} (goal <= 1.3)")
+        rounds.append(measured)
+    values = {name: [measured[name] for measured in rounds] for name in rounds[0]}
+    figure("Kinesis → Spark", "records/s", values["our source"], "boto3", values["plain source"], least=0.8)
+    figure("Kinesis → Arrow: CPU of a record", "µs", values["our cpu"], "boto3", values["plain cpu"], least=0.77)
+    figure("rows → Kinesis", "records/s", values["our sink"], "boto3", values["plain sink"], least=0.9)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Latency from topic to topic of Kafka, by each way to write, against Spark's own sink.
 
-``python tests/benchmarks/bench_latency.py [--rounds 3] [--seconds 20] [--rates 1000,10000]`` prints the milliseconds from the
-call that produces a record to its arrival at a reader with ``read_committed``: p50, p95 and p99 of each round, and the medians.
-``--one-row`` prints instead what a batch of one row takes above a batch that is dropped.
+``python tests/benchmarks/bench_latency.py [--rounds 3] [--seconds 20] [--rates 1000,10000]`` takes the milliseconds from the
+call that produces a record to its arrival at a reader with ``read_committed``. ``--one-row`` takes instead those of a batch of
+one row, and how many they are above a batch that is dropped.
 
 All ways take turns in one session. The first round warms up and is left out. Spark's sink writes at least once, the others
 exactly once. Records have 100 bytes, topics two partitions. Producer and reader are processes of their own on the same machine.
@@ -24,9 +24,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_kafka import LIBRARY, spark_with_kafka
+from figures import figure
 
 WARM_SECONDS = 5.0
 """The first records of a run, which wait for its query to start."""
+SHARES = {"median": 0.5, "95th percentile": 0.95, "99th percentile": 0.99}
 PARTITIONS = 2
 
 
@@ -62,30 +64,23 @@ class Latency:
         self.address = {"kafka.bootstrap.servers": server.bootstrap}
 
     def rounds(self, rate: int, rounds: int, seconds: float, ways: list[str]) -> None:
-        print(f"{rate:,} records a second: p50, p95, p99 in ms", flush=True)
-        results: dict[str, list[list[float]]] = {way: [] for way in ways}
-        for number in range(rounds + 1):
-            for way in ways:
-                result = self._run(way, rate, seconds)
-                _print(f"{number or 'warm-up'} {way}", result)
-                if number:
-                    results[way].append(result)
-        for way, measured in results.items():
-            _print(f"median {way}", list(map(median, zip(*measured, strict=True))))
+        turns = [{way: self._run(way, rate, seconds) for way in ways} for _ in range(rounds + 1)][1:]
+        for place, share in enumerate(SHARES):
+            results = {way: [turn[way][place] for turn in turns] for way in ways}
+            spark = results.pop("spark", [])
+            for way, measured in results.items():
+                what = f"Kafka → Kafka by {way}(), {rate:,} records a second: {share}"
+                figure(what, "ms", measured, "Spark's own" if spark else "", spark)
 
     def one_row(self, rounds: int) -> None:
         """Milliseconds that ``addBatch`` takes for one row, in a query whose batches come one after the other."""
         ways = ["noop", "format", "foreach_batch"]
-        print("a batch of one row: addBatch in ms", flush=True)
-        spent: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(rounds + 1):
-            for way in ways:
-                value = self._one_row(way)
-                if number:
-                    spent[way].append(value)
+        turns = [{way: self._one_row(way) for way in ways} for _ in range(rounds + 1)][1:]
         for way in ways:
-            _print(f"{way}, above noop", [median(spent[way]) - median(spent["noop"])])
-            _print(way, spent[way])
+            what = f"batch of one row → {way if way == 'noop' else f'Kafka by {way}()'}"
+            figure(what, "ms", [turn[way] for turn in turns])
+            if way != "noop":
+                figure(f"{what}, above noop", "ms", [turn[way] - turn["noop"] for turn in turns])
 
     def _one_row(self, way: str) -> float:
         source, target = self._topics()
@@ -124,7 +119,7 @@ class Latency:
             writer.join()
             reader.kill()
         latencies.sort()
-        return [latencies[int(len(latencies) * share)] * 1000 for share in (0.5, 0.95, 0.99)]
+        return [latencies[int(len(latencies) * share)] * 1000 for share in SHARES.values()]
 
     def _query(self, way: str, source: str, target: str) -> Any:
         from connectors import foreach_batch
@@ -143,10 +138,6 @@ class Latency:
         else:
             writer = rows.writeStream.format("kafka").options(**self.address, topic=target)
         return writer.option("checkpointLocation", str(self.folder / uuid.uuid4().hex)).start()
-
-
-def _print(title: str, milliseconds: list[float]) -> None:
-    print(f"  {title:<26}" + "".join(f"{value:8.0f}" for value in milliseconds), flush=True)
 
 
 def produce(bootstrap: str, topic: str, rate: int, seconds: float) -> None:

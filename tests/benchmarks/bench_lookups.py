@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import statistics
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 import redis.asyncio
+from figures import figure
 
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
@@ -75,14 +75,14 @@ def numbers(count: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"id": pa.array(range(first, min(count, first + CHUNK)))})
 
 
-class Figures(NamedTuple):
+class Cost(NamedTuple):
     """Rows per second between the first answers and the last, and CPU seconds of a row."""
 
     rate: float
     cpu: float
 
 
-def our_lookup(url: str, count: int, capacity: int, batch: int) -> Figures:
+def our_lookup(url: str, count: int, capacity: int, batch: int) -> Cost:
     settings = EngineSettings(capacity=capacity, batch_size=batch, ordered=True)
     lookup = async_io.RedisLookup(url, "user:{id}", json=True)
     results = run(Plan("async_io.bench", f"{capacity} {batch}", lookup, settings, ("id",), SCHEMA), numbers(count))
@@ -90,11 +90,11 @@ def our_lookup(url: str, count: int, capacity: int, batch: int) -> Figures:
     began, cpu = time.perf_counter(), time.process_time()
     rest = sum(result.num_rows for result in results)
     assert first + rest == count
-    return Figures(rest / (time.perf_counter() - began), (time.process_time() - cpu) / rest)
+    return Cost(rest / (time.perf_counter() - began), (time.process_time() - cpu) / rest)
 
 
-def plain(url: str, count: int, capacity: int, batch: int) -> Figures:
-    async def main() -> Figures:
+def plain(url: str, count: int, capacity: int, batch: int) -> Cost:
+    async def main() -> Cost:
         client = redis.asyncio.Redis.from_url(url, decode_responses=True, max_connections=capacity)
         requests = keys_of(count, batch)
 
@@ -106,7 +106,7 @@ def plain(url: str, count: int, capacity: int, batch: int) -> Figures:
         began, cpu = time.perf_counter(), time.process_time()
         await asyncio.gather(*(slot() for _ in range(capacity)))
         await client.aclose()
-        return Figures(count / (time.perf_counter() - began), (time.process_time() - cpu) / count)
+        return Cost(count / (time.perf_counter() - began), (time.process_time() - cpu) / count)
 
     return asyncio.run(main())
 
@@ -121,20 +121,21 @@ def main() -> None:
     port: Any = multiprocessing.Queue()
     multiprocessing.Process(target=serve, args=(port,), daemon=True).start()
     url = f"redis://127.0.0.1:{port.get()}/0"
-    figures: dict[Any, list[Figures]] = {}
+    costs: dict[Any, list[Cost]] = {}
     for _ in range(ROUNDS):
         for shape in (*SHAPES, LARGE):
             rows = 10 * count if shape == LARGE else count
-            figures.setdefault(("ours", shape), []).append(our_lookup(url, rows, *shape))
-            figures.setdefault(("plain", shape), []).append(plain(url, rows, *shape))
-    best = {name: Figures(*map(statistics.median, zip(*values, strict=True))) for name, values in figures.items()}
-    for capacity, batch in (*SHAPES, LARGE):
-        lookup, client = best["ours", (capacity, batch)], best["plain", (capacity, batch)]
-        share = lookup.rate * LATENCY / ROWS_IN_FLIGHT
-        goal = f", {share:.2f} of the bound (goal >= 0.9)" if (capacity, batch) != LARGE else ""
-        cpu = f"{lookup.cpu * 1e6:.1f} µs of CPU a row, redis-py {client.cpu * 1e6:.1f}"
-        rates = f"{lookup.rate:9,.0f} rows/s, redis-py {client.rate:9,.0f}: {lookup.rate / client.rate:.2f}"
-        print(f"{capacity:3} requests of {batch:3} rows {rates}{goal}; {cpu}")
+            costs.setdefault(("ours", shape), []).append(our_lookup(url, rows, *shape))
+            costs.setdefault(("plain", shape), []).append(plain(url, rows, *shape))
+    for shape in (*SHAPES, LARGE):
+        what = "Redis lookups, {} requests at once, each of {}".format(*shape)
+        rates, plain_rates = ([cost.rate for cost in costs[way, shape]] for way in ("ours", "plain"))
+        figure(what, "rows/s", rates, "redis-py", plain_rates)
+        if shape != LARGE:
+            shares = [100 * rate * LATENCY / ROWS_IN_FLIGHT for rate in rates]
+            figure(f"{what}: of Little's bound", "%", shares, least=90)
+        cpu, plain_cpu = ([cost.cpu * 1e6 for cost in costs[way, shape]] for way in ("ours", "plain"))
+        figure(f"{what}: CPU of a row", "µs", cpu, "redis-py", plain_cpu)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+from figures import figure
 
 from connectors.core import Batch
 from connectors.core.writing import stage
@@ -66,8 +66,8 @@ def measured(which: str, server: Any, count: int) -> dict[str, float]:
     command = [sys.executable, __file__, "child", which, server.url, index, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     server.ask("DELETE", f"/{index}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> None:
@@ -82,13 +82,12 @@ def main() -> None:
             for which, runs in results.items():
                 runs.append(measured(which, server, count))
         small = measured("ours", server, count // 10)["mb"]
-    rates = {which: statistics.median(run["rate"] for run in runs) for which, runs in results.items()}
-    for which, runs in results.items():
-        cpu, memory = (statistics.median(run[name] for run in runs) for name in ("cpu", "mb"))
-        print(f"{which:6} {rates[which]:10,.0f} documents/s   {cpu:5.1f} s of CPU   {memory:.0f} MB at most")
-    print(f"ours / plain: {rates['ours'] / rates['plain']:.2f} (goal 0.90)")
-    whole = statistics.median(run["mb"] for run in results["ours"])
-    print(f"memory of a worker: {whole:.0f} MB at most, {small:.0f} MB with a tenth of the input")
+    what, peer = "rows → OpenSearch", "opensearch-py"
+    ours, plain = ({name: [run[name] for run in runs] for name in runs[0]} for runs in results.values())
+    figure(what, "documents/s", ours["rate"], peer, plain["rate"], least=0.9)
+    figure(f"{what}: CPU of {count:,} documents", "s", ours["cpu"], peer, plain["cpu"])
+    figure(f"{what}: memory of a worker", "MB", ours["mb"], peer, plain["mb"])
+    figure(f"{what}: growth of memory with ten times the rows", "%", [100 * whole / small - 100 for whole in ours["mb"]])
 
 
 if __name__ == "__main__":

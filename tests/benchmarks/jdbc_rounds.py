@@ -1,4 +1,4 @@
-"""Rounds in which several ways of reading or writing take turns, and their report: shared by the benchmarks of databases."""
+"""Rounds in which several ways of reading or writing take turns, shared by the benchmarks of databases."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 LIBRARY = Path(__file__).parents[2] / "lib"
 DRIVER = "org.postgresql:postgresql:42.7.4"
-
-Rates = Mapping[str, Sequence[float]]
-
-
-@dataclass(frozen=True)
-class Goal:
-    """``way`` shall be so many ``times`` as fast as ``base``; 0 is no goal, only a figure."""
-
-    way: str
-    base: str
-    times: float
 
 
 def arguments(doc: str | None, *, rounds: int, rows: int, **more: int) -> argparse.Namespace:
@@ -55,16 +42,3 @@ def in_turns(ways: Iterable[str], rounds: int, rate: Callable[[str], float]) -> 
     names = list(ways)
     results = [{name: rate(name) for name in names} for _ in range(rounds + 1)]
     return {name: [result[name] for result in results[1:]] for name in names}
-
-
-def report(rates: Rates, goals: Iterable[Goal]) -> None:
-    """Prints rows per second of each round, and then a table of the ratios and their goals."""
-    for name, rounds in rates.items():
-        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in rounds) + f"   median {median(rounds):,.0f} rows/s")
-    print(f"\n{'ratio':<52}{'measured':>9}{'goal':>7}   rounds")
-    for goal in goals:
-        ratios = [rate / base for rate, base in zip(rates[goal.way], rates[goal.base], strict=True)]
-        times = f"{goal.times:.2f}" if goal.times else "-"
-        missed = " missed" if median(ratios) < goal.times else ""
-        shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{goal.way + ' / ' + goal.base:<52}{median(ratios):9.2f}{times:>7}   {shown}{missed}")

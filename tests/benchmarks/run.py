@@ -36,7 +36,15 @@ SHORT = {
     "connect_java": "500000 1000000",
     "file_stream": "--rounds 3",
     "files": "--rows 1000000 --batches 60 --commits 300",
+    "jdbc": "--rounds 3 --rows 200000",
+    "jdbc_read": "--rows 1000000",
+    "kafka": "--rows 200000 --records 1000000",
+    "kinesis": "200000",
+    "latency": "--rounds 2 --seconds 10 --rates 1000",
+    "lookups": "20000",
+    "pubsub": "100000",
     "redis": "150000",
+    "search": "100000",
 }
 """The arguments of a short run by benchmark; the others are short."""
 
