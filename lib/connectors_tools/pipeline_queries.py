@@ -65,7 +65,7 @@ QUERIES: Final = {
         summary="{records} are merged into tables, which stay equal to those of the database. "
         "New tables are followed from their first row.",
         guarantee=f"each change is in its table once, in the order of the log, {ONCE}",
-        change="""The properties of the connector; how tables are named, follow altered columns, and delete rows.
+        change="""The properties of the connector; how tables are named, follow altered columns, delete rows, and keep their history.
 
 A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
 (publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
@@ -74,7 +74,7 @@ without the tables that are created later would lose their rows, so the query re
         outcome="merged_all",
         imports=_MODULES,
         sink="connect.merge_all(**pipeline.tables(target))",
-        options='{"routes": {}, "on_schema_change": "lenient", "deletes": "hard"}',
+        options='{"routes": {}, "on_schema_change": "lenient", "deletes": "hard", "history": False}',
         judged="its tables: their keys, and their rules",
         alterations="""%% markdown
 The table `_changes` tells of new tables and of altered columns.
@@ -86,8 +86,8 @@ display(pipeline.schema.alterations(spark), rows=5)""",
         summary="{records} are copied, each table into its own. New tables and columns come by themselves.",
         guarantee="the copy of a table has each row once, in the newest version that a query has seen, "
         f"{ONCE}; a row that is deleted in the database stays",
-        change="""Which column has the time of a row's last change. Rows go by the primary key of their table. The gate judges
-each table by its rules in the file `checks`, or by those of `*`.
+        change="""Which column has the time of a row's last change. Rows go by the primary key of their table; with
+`"keys": {{"orders": ["number"]}}` by other columns. The rules of a table are in the file `checks`, by its name.
 
 Rows of PostgreSQL that commit late are found. Elsewhere set `timestampDelay` to more than the longest transaction takes.""",
         words="Rows are found by their time, and those of one moment by the primary key. `_batches` is the ledger.",
@@ -95,7 +95,7 @@ Rows of PostgreSQL that commit late are found. Elsewhere set `timestampDelay` to
         writer="from connectors.systems.jdbc import fan_out",
         sink="fan_out(**pipeline.tables(target))",
         options='{"operation": "upsert"}',
-        judged="its tables and their rules",
+        judged="its tables: their keys, and their rules",
     ),
 }
 """The ways, by the name that :class:`~connectors_tools.pipeline_ends.SourceEnd` gives."""

@@ -286,8 +286,6 @@ class _Pipeline:
     def rules(self) -> str:
         """The file of the rules: a list, or by table."""
         lines = [json.dumps(rule) for rule in (*_RULES, {"unique": self.key})]
-        if self.source.query == "tables":
-            return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}, {lines[2]}],\n  "*": [{lines[0]}, {lines[2]}]\n}}\n'
         if self.is_whole:  # the gate knows the keys
             return f'{{\n  "orders": [{json.dumps(_COUNT)}, {lines[1]}]\n}}\n'
         return "[\n{}\n]\n".format(",\n".join(f"  {line}" for line in lines))

@@ -107,6 +107,8 @@ def test_an_upsert_goes_by_the_primary_key_of_each_table(spark: Any, tmp_path: P
         shop.run("INSERT INTO lines VALUES (2, 'a', 5), (1, 'c', 6)")
         run(spark, shop, tmp_path, by_number, operation="upsert")
         assert copied(spark, tmp_path, "lines") == [5, 5, 5], "ids are given once"
+        (report,) = TargetSchema(f"{tmp_path}/copy/", "{}").verdicts(spark)
+        assert "unique(number, place)" in [outcome.check for outcome in report.outcomes]
         shop.run("CREATE TABLE notes (number INTEGER)", "INSERT INTO notes VALUES (7)")
         with pytest.raises(Exception, match=r"keyColumns +lacks notes, which has no primary key; give it columns"):
             run(spark, shop, tmp_path, by_number, operation="upsert")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,7 +74,7 @@ class DeltaTables(TablesSink):
 class DeltaTablesCommitter(TablesCommitter):
     """Writes the rows of a batch into their tables."""
 
-    columns = "table string, schema string, rows bigint, batch bigint"
+    columns = "table string, schema string, key array<string>, rows bigint, batch bigint"
 
     def __init__(self, sink: DeltaTables) -> None:
         super().__init__(sink)
@@ -96,19 +96,18 @@ class DeltaTablesCommitter(TablesCommitter):
             sums = F.count("*").alias("rows"), F.collect_set("key").alias("keys")
             counts = rows.groupBy("table", "schema").agg(*sums).collect()
             schemas: dict[str, list[str]] = {}
-            keys: dict[str, set[tuple[str, ...]]] = {}
+            primary: dict[str, set[tuple[str, ...]]] = {}
             for row in sorted(counts, key=lambda row: str(row["schema"])):
                 schemas.setdefault(row["table"], []).append(row["schema"])
-                keys.setdefault(row["table"], set()).update(map(tuple, row["keys"]))
+                primary.setdefault(row["table"], set()).update(map(tuple, row["keys"]))
+            keys = {name: self._keys_of(name, found) for name, found in primary.items()}
             writes = {name: partial(self._write, rows, name, texts, keys[name]) for name, texts in schemas.items()}
-            record = [(row["table"], row["schema"], row["rows"], batch.number) for row in counts]
+            record = [(row["table"], row["schema"], keys[row["table"]], row["rows"], batch.number) for row in counts]
             self.write_tables(frame.sparkSession, batch, writes, record)
         finally:
             rows.unpersist()
 
-    def _write(
-        self, frame: DataFrame, table: str, schemas: Sequence[str], primary: Set[tuple[str, ...]], batch: Batch
-    ) -> None:
+    def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], keys: Sequence[str], batch: Batch) -> None:
         place, mark = self.place(table), self.ledger.transaction(batch)
         known = self.columns_of(frame.sparkSession, table, batch)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
@@ -119,7 +118,8 @@ class DeltaTablesCommitter(TablesCommitter):
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
-        keys = self._keys_of(table, types, primary)
+        if missing := [key for key in keys if key.lower() not in {name.lower() for name in types}]:
+            raise _wrong(f'names "{missing[0]}" for {table}, whose columns are {", ".join(types)}; give {table} others.')
         if keys:
             _check_keys(table, keys, rows)
         if keys and known is not None:
@@ -129,18 +129,16 @@ class DeltaTablesCommitter(TablesCommitter):
         evolution = {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
         append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
 
-    def _keys_of(self, table: str, columns: Iterable[str], primary: Set[tuple[str, ...]]) -> Sequence[str]:
+    def _keys_of(self, table: str, primary: Set[tuple[str, ...]]) -> Sequence[str]:
         """The columns that identify a row of ``table``, whose primary key is in ``primary``. Raises :class:`Misconfigured`."""
-        keys = self.keys.get(table, self.keys.get("*", ()))
+        keys = list(self.keys.get(table, self.keys.get("*", ())))
         if not keys and self.sink.values["operation"] == "upsert":
-            keys = next(iter(primary)) if len(primary) == 1 else ()
+            keys = list(next(iter(primary))) if len(primary) == 1 else []
             if not keys:
                 state = "whose primary key has just changed" if any(primary) else "which has no primary key"
                 raise _wrong(f"lacks {table}, {state}; give it columns that identify a row.")
         if alike := [name for name in self.keys if name.lower() == table.lower() and table not in self.keys]:
             raise _wrong(f'names "{alike[0]}"; the table is {table}.')
-        if missing := [key for key in keys if key.lower() not in {name.lower() for name in columns}]:
-            raise _wrong(f'names "{missing[0]}" for {table}, whose columns are {", ".join(columns)}; give {table} others.')
         return keys
 
     def _merge(

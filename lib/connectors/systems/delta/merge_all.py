@@ -266,11 +266,15 @@ class _Table(ChangeTableCommitter):
 
 
 class MergedTable(NamedTuple):
-    """A table of the target, by its name in the database; ``changes`` counts those that it has got, or the rows."""
+    """A table of the target, by its name in the database.
+
+    ``changes`` counts those that it has got, or the rows; ``key`` are the columns that identify a row where no log tells them.
+    """
 
     name: str
     place: TablePlace
     changes: int
+    key: Sequence[str] = ()
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """The rows of the table."""
@@ -282,9 +286,9 @@ class MergedTable(NamedTuple):
         return LogState.of(properties[0]["value"], self.place.location) if properties else None
 
     def keys(self, spark: SparkSession) -> Sequence[str]:
-        """The columns that identify a row; none where the table has no state."""
+        """The columns that identify a row; none where each version is a row."""
         state = self.state(spark)
-        return state.keys if state else ()
+        return state.keys if state else self.key
 
 
 def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
@@ -293,9 +297,9 @@ def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
     ledger = committer.in_target(LEDGER)
     if (columns := known_columns(spark, ledger)) is None:
         return []
-    count = "changes" if "changes" in columns.names else "rows"
-    sums = spark.sql(f"SELECT `table`, sum({count}) FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
-    return [MergedTable(name, committer.place(name), changes) for name, changes in sums]
+    sums = "sum(changes), array()" if "changes" in columns.names else "sum(rows), max_by(key, batch)"
+    tables = spark.sql(f"SELECT `table`, {sums} FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
+    return [MergedTable(name, committer.place(name), changes, key) for name, changes, key in tables]
 
 
 def locations(spark: SparkSession, schema: str) -> list[str]:
