@@ -65,7 +65,8 @@ QUERIES: Final = {
         summary="{records} are merged into tables, which stay equal to those of the database. "
         "New tables are followed from their first row.",
         guarantee=f"each change is in its table once, in the order of the log, {ONCE}",
-        change="""The properties of the connector; how tables are named, follow altered columns, delete rows, and keep their history.
+        change="""The properties of the connector; how tables are named, follow altered columns, delete rows, and keep
+their history.
 
 A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
 (publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
