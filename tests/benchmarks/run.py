@@ -155,8 +155,8 @@ def main() -> int:
         runs.append(ran(FOLDER / f"bench_{name}.py", arguments.split(), folder))
         (folder / "figures.json").write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
         (folder / "index.html").write_text(html_of(runs))
-    if options.record:
-        record(runs)
+        if options.record:
+            record(runs[-1:])
     print(f"The page is {folder / 'index.html'}")
     failed = [run.benchmark for run in runs if run.code]
     if failed:
