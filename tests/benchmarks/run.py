@@ -38,7 +38,7 @@ SHORT = {
     "files": "--rows 1000000 --batches 60 --commits 300",
     "jdbc": "--rounds 3 --rows 200000",
     "jdbc_read": "--rows 1000000",
-    "kafka": "--rows 200000 --records 1000000",
+    "kafka": "--rounds 2 --records 1000000",
     "kinesis": "200000",
     "latency": "--rounds 2 --seconds 10 --rates 1000",
     "lookups": "20000",
@@ -75,7 +75,7 @@ def machine() -> str:
 def ran(file: Path, arguments: list[str], folder: Path) -> Run:
     """Runs a benchmark, whose output goes to the terminal and to a file."""
     name = file.stem.removeprefix("bench_")
-    title = file.read_text().split('"""')[1].splitlines()[0].partition(": ``python")[0].partition(": python")[0].rstrip(".")
+    title = file.read_text().split('"""')[1].splitlines()[0].replace("``", "").partition(": python")[0].rstrip(".")
     record, log = folder / f"{name}.jsonl", folder / f"{name}.txt"
     record.write_text("")
     print(f"== {title}", flush=True)
