@@ -18,7 +18,7 @@ from connectors.core.planning import Offset
 from connectors.ground.errors import Fatal, Misconfigured, StateError
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table, dialect_of, parse
-from connectors.systems.jdbc.incremental.tables import CatalogTable, keys_of
+from connectors.systems.jdbc.incremental.tables import CatalogTable, catalog_tables, keys_of
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing import SourceContext
 from connectors.testing.servers import MariaDbServer, PostgresServer
@@ -241,6 +241,19 @@ def test_the_schema_and_the_primary_key_of_each_row_travel_with_it(sqlite: Sqlit
     assert row["schema"] == "`id` bigint, `price` decimal(9,2)"
     assert row["key"] == ["id"]
     assert row["row"] == '{"id":1,"price":2.50}'
+
+
+def test_columns_that_a_primary_key_only_carries_and_keys_that_hold_for_some_rows_are_no_keys(tmp_path: Path) -> None:
+    with contextlib.closing(Postgres(tmp_path)) as postgres:
+        postgres.run(
+            "CREATE TABLE lines (note TEXT, place INT, number INT, PRIMARY KEY (number, place) INCLUDE (note))",
+            "CREATE TABLE parts (id INT NOT NULL) PARTITION BY LIST (id)",
+            "CREATE TABLE part PARTITION OF parts FOR VALUES IN (1)",
+            "ALTER TABLE ONLY parts ADD PRIMARY KEY (id)",  # its partition has none
+        )
+        with contextlib.closing(postgres.connect()) as connection:
+            keys = {name: table.primary for name, table in catalog_tables(connection).items()}
+    assert keys == {"lines": ("place", "number"), "parts": ()}
 
 
 def test_a_thousand_tables_are_found_in_seconds(tmp_path: Path) -> None:

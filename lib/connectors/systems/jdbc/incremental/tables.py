@@ -46,10 +46,10 @@ class CatalogTable:
 
 _POSTGRESQL: Final = """
 SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
-       coalesce(a.attnum = ANY (i.indkey::int2[]), false), c.oid::bigint, c.relkind IN ('r', 'p')
+       coalesce(a.attnum = ANY ((i.indkey::int2[])[:i.indnkeyatts - 1]), false), c.oid::bigint, c.relkind IN ('r', 'p')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary AND i.indisvalid
 WHERE {condition} ORDER BY c.relname, a.attnum
 """
 _SQLITE: Final = """
