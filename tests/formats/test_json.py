@@ -54,6 +54,8 @@ HOSTILE = {
     "text for a number": b'{"a":"1"}',
     "a fraction for a whole number": b'{"a":1.5}',
     "a number too large": b'{"a":9223372036854775808}',
+    "a number of which there is no decimal": b'{"a":1e99999999999999999999}',
+    "such a number that is passed over": b'{"z":1e99999999999999999999}',
     "a truth for a number": b'{"a":true}',
     "a number for text": b'{"s":5}',
     "an object for text": b'{"s":{}}',

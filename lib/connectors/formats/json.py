@@ -76,6 +76,8 @@ def parsed(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any
         return json.loads(text, parse_float=Decimal, parse_constant=parse_constant, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except InvalidOperation:
+        raise ValueError("a number has an exponent that no decimal has") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

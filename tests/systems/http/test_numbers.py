@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from connectors.core import Fatal
+from connectors.core import ConnectorError, Fatal
+from connectors.systems.http import HttpSource
 
-from .answers import Asked, Reply, Rows, answers, read
+from .answers import QUICK, Asked, Reply, Rows, answers, read
 
 BESIDE: list[Any] = [[], [("price", pa.decimal128(10, 2))]]
 LONG = 18446744073709551617
@@ -44,6 +46,20 @@ def test_numbers_in_text_columns_keep_their_digits(number: str, beside: list[Any
 def test_a_number_that_no_float_has_room_for_is_an_error_whatever_is_beside_it(beside: list[Any]) -> None:
     with pytest.raises(Fatal, match="field v: must be a number; got Decimal"):
         rows(f'{{"v": 1e400, "id": {LONG}}}', ("v", pa.float64()), *beside)
+
+
+@pytest.mark.parametrize("beside", BESIDE)
+def test_a_number_of_which_there_is_no_decimal_is_an_error_of_the_source(beside: list[Any]) -> None:
+    with pytest.raises(ConnectorError, match=r"answers what is no JSON: .*1e99999999999999999999"):
+        rows('{"v": 1}\n{"v": 1e99999999999999999999}', ("v", pa.string()), *beside)
+
+
+@pytest.mark.parametrize("number", ["0.10000000000000001", "1e400", str(LONG / 3)])
+def test_digits_that_a_float_has_no_room_for_make_no_other_column(number: str) -> None:
+    with answers() as server:
+        server.rule = lambda _: Reply(f'[{{"v": 1.5}}, {{"v": {number}}}]'.encode())
+        config = json.dumps({"baseUrl": server.url, "resources": [{"name": "r", "path": "r"}]})
+        assert HttpSource.of({"config": config, **QUICK}).schema == "`v` double"
 
 
 @pytest.mark.parametrize("beside", BESIDE)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -65,7 +65,7 @@ _page_lengths = machine.PerProcess(dict[str, Counter[int]])
 class HttpCursor(Cursor):
     """Reads a resource page by page; for a child resource, the children of each record of its parent.
 
-    ``schema`` is ``None`` for a look at the records on the driver.
+    ``schema`` is ``None`` for a look at the records on the driver, whose fractions are all floats: digits make no column text.
     """
 
     def __init__(self, values: Values, resource: Resource, schema: pa.Schema | None) -> None:
@@ -75,6 +75,7 @@ class HttpCursor(Cursor):
         self._schema = schema if schema is not None else pa.schema([])
         self._readers = [(field, reader(field.type, field.name)) for field in self._schema]
         self._is_exact = "decimal" in str(schema)
+        self._numbers: dict[str, Any] = {} if schema is None else {"parse_float": _number, "parse_constant": Decimal}
         self._retried = statuses(RETRY_STATUSES)
         self._pause = 1.0 / values["rateLimit"] if values["rateLimit"] else 0.0
         self._next_request = self._next_sweep = 0.0
@@ -269,9 +270,9 @@ class HttpCursor(Cursor):
             if self._is_exact:
                 return parsed(answer.body.decode(), parse_constant=Decimal)
             if _LONG_NUMBER.search(answer.body):
-                return json.loads(answer.body, parse_float=_number, parse_constant=Decimal)
+                return json.loads(answer.body, **self._numbers)
             return self._json.loads(answer.body)
-        except ValueError:
+        except (ValueError, InvalidOperation):  # which a decimal raises for its exponent
             text = f"{shown(url)} answers what is no JSON: {answer.body[:100]!r}"
             if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as when a proxy has lost its server
                 raise Transient(text) from None
