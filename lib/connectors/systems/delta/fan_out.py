@@ -89,11 +89,10 @@ class DeltaTablesCommitter(TablesCommitter):
         if missing := [name for name in _COLUMNS if name not in frame.columns]:
             text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
             raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
-        if "key" not in frame.columns:  # a stream of one's own
-            frame = frame.withColumn("key", F.lit(None).cast("array<string>"))
+        key = F.col("key") if dict(frame.dtypes).get("key") == "array<string>" else F.lit(None)  # a stream of one's own
         rows = frame.persist()
         try:
-            sums = F.count("*").alias("rows"), F.collect_set("key").alias("keys")
+            sums = F.count("*").alias("rows"), F.collect_set(key.cast("array<string>")).alias("keys")
             counts = rows.groupBy("table", "schema").agg(*sums).collect()
             schemas: dict[str, list[str]] = {}
             primary: dict[str, set[tuple[str, ...]]] = {}
@@ -131,14 +130,16 @@ class DeltaTablesCommitter(TablesCommitter):
 
     def _keys_of(self, table: str, primary: Set[tuple[str, ...]]) -> Sequence[str]:
         """The columns that identify a row of ``table``, whose primary key is in ``primary``. Raises :class:`Misconfigured`."""
+        if alike := [name for name in self.keys if name.lower() == table.lower() and table not in self.keys]:
+            raise _wrong(f'names "{alike[0]}"; the table is {table}.')
         keys = list(self.keys.get(table, self.keys.get("*", ())))
         if not keys and self.sink.values["operation"] == "upsert":
             keys = list(next(iter(primary))) if len(primary) == 1 else []
             if not keys:
-                state = "whose primary key has just changed" if any(primary) else "which has no primary key"
-                raise _wrong(f"lacks {table}, {state}; give it columns that identify a row.")
-        if alike := [name for name in self.keys if name.lower() == table.lower() and table not in self.keys]:
-            raise _wrong(f'names "{alike[0]}"; the table is {table}.')
+                state, way_out = "which has no primary key", ""
+                if any(primary):
+                    state, way_out = "whose primary key has just changed", "start the query again, or "
+                raise _wrong(f"lacks {table}, {state}; {way_out}give it columns that identify a row.")
         return keys
 
     def _merge(
@@ -158,14 +159,18 @@ def _wrong(text: str) -> Misconfigured:
 
 
 def _check_keys(table: str, keys: Sequence[str], rows: DataFrame) -> None:
-    """Raises an error where ``rows`` have one key twice."""
+    """Raises an error where ``rows`` have one key twice, or none: NULL is no value, and each row may have it."""
     from pyspark.sql import functions as F
 
     counts = rows.groupBy(*map(quoted, keys)).agg(F.count("*").alias(_ROWS))
-    if twice := counts.where(F.col(_ROWS) > 1).first():
-        text = f"rows of {table} have the same {', '.join(keys)}, such as {', '.join(map(str, twice[:-1]))}"
-        way_out = f"if {table} has other columns that identify a row, give them as keyColumns; else a row has changed while "
-        way_out += "the batch was read: start the query again"
+    nulls = " OR ".join(f"{quoted(key)} IS NULL" for key in keys)
+    if wrong := counts.where(f"{_ROWS} > 1 OR {nulls}").first():
+        values = wrong[:-1]
+        which = "no" if None in values else "the same"
+        text = f"rows of {table} have {which} {', '.join(keys)}, such as {', '.join(map(str, values))}"
+        way_out = f"if {table} has other columns that identify a row, give them as keyColumns"
+        if None not in values:
+            way_out += "; else a row has changed while the batch was read: start the query again"
         raise Fatal(text, connector=f"connectors.{NAME}", way_out=way_out)
 
 
