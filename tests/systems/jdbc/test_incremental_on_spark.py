@@ -134,11 +134,11 @@ def test_rows_of_one_key_are_named_before_one_replaces_the_other(spark: Any, tmp
 
 @pytest.mark.soak
 def test_a_stream_of_ones_own_may_have_keys_of_rows_or_a_column_of_that_name(spark: Any, tmp_path: Path) -> None:
-    def write(values: str, **options: Any) -> None:
+    def write(values: str, number: int = 0, query: str = "q", **options: Any) -> None:
         columns = """'a' table, '{"id":' || n || '}' row, 'id int' schema, key"""
         rows = spark.sql(f"SELECT {columns} FROM VALUES {values} t (n, key)")
         function: Any = fan_out(str(tmp_path / "copy"), **options)
-        function.write(rows, Batch(function.sink.sink_id(), "q", 0))
+        function.write(rows, Batch(function.sink.sink_id(), query, number))
 
     changed = "lacks a, whose primary key has just changed; start the query again, or give it columns"
     none = "lacks a, which has no primary key; give it columns"
@@ -147,8 +147,12 @@ def test_a_stream_of_ones_own_may_have_keys_of_rows_or_a_column_of_that_name(spa
             write(values, operation="upsert")
     with pytest.raises(Misconfigured, match=r'keyColumns +names "A"; the table is a'):
         write("(1, 5)", operation="upsert", keys={"A": ["id"]})
-    write("(1, 5), (2, 6)")
-    assert copied(spark, tmp_path, "a") == [1, 2]
+    for number in range(3):
+        write("(1, 5), (2, 6)", number)
+    assert copied(spark, tmp_path, "a") == [1, 1, 1, 2, 2, 2]
+    write("(3, array('id'))", query="other", operation="upsert", onNewQuery="continue")
+    (report,) = TargetSchema(f"{tmp_path}/copy/", "{}").verdicts(spark)
+    assert [outcome.check for outcome in report.outcomes if not outcome.ok] == ["unique(id)"], "by the key of the newest batch"
 
 
 @pytest.mark.soak

@@ -297,7 +297,8 @@ def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
     ledger = committer.in_target(LEDGER)
     if (columns := known_columns(spark, ledger)) is None:
         return []
-    sums = "sum(changes), array()" if "changes" in columns.names else "sum(rows), max_by(key, batch)"
+    newest = "struct(_metadata.file_modification_time, batch)"  # another query may count its batches from 0
+    sums = "sum(changes), array()" if "changes" in columns.names else f"sum(rows), max_by(key, {newest})"
     tables = spark.sql(f"SELECT `table`, {sums} FROM {ledger.sql} GROUP BY `table` ORDER BY `table`").collect()
     return [MergedTable(name, committer.place(name), changes, key) for name, changes, key in tables]
 
