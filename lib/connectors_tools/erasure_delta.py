@@ -33,8 +33,8 @@ _VIEW: Final = "connectors_erase"
 def delta(erasure: Erasure, location: str) -> Iterator[Report]:
     """A table, and what ``connect.merge`` keeps beside it: deleted keys, and the versions of its rows."""
     from connectors import workbench
-    from connectors.systems.delta.change_target import deletions_of
-    from connectors.systems.delta.history import OWN, history_of
+    from connectors.systems.delta.change_target import deletions_of, history_of
+    from connectors.systems.delta.history import OWN
     from connectors.systems.delta.sink import TablePlace, known_columns
     from connectors.systems.delta.transaction import own_session
 

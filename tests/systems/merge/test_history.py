@@ -13,9 +13,11 @@ import pytest
 from connectors.core import Misconfigured, StateError
 from connectors.systems.delta.history import ChangeHistory
 from connectors.systems.delta.merge import ChangeTableCommitter
+from connectors.systems.delta.transaction import Merges
 from tests.systems.change_logs import AGAIN, PLAIN, Database
 from tests.systems.merge.targets import Target, expected
 
+UNTOUCHED = "__debezium_unavailable_value"
 Version = tuple[Any, ...]
 """Key, name, amount, the seconds from which and to which it holds; is it current; is it an end."""
 
@@ -64,6 +66,16 @@ class Log:
 def current(versions: list[Version]) -> list[dict[str, Any]]:
     rows = [{"id": row[0], "name": row[1], "amount": row[2]} for row in versions if row[-2]]
     return sorted(rows, key=lambda row: row["id"])
+
+
+def assert_current(spark: Any, target: Target) -> None:
+    """The rows that hold are those of the table, column by column."""
+    table, held = spark.read.format("delta").load(str(target.path)), spark.read.format("delta").load(f"{target.path}_history")
+    if "deleted_at" in table.columns:
+        table = table.where("deleted_at IS NULL").drop("deleted_at")
+    names = [f"`{name.replace('`', '``')}`" for name in table.columns if name != "_position"]
+    rows = (sorted(map(repr, frame.select(*names).collect())) for frame in (table, held.where("is_current")))
+    assert next(rows) == next(rows)
 
 
 @pytest.fixture
@@ -174,11 +186,11 @@ def test_a_crash_between_history_and_table_doubles_no_version(
 @pytest.mark.soak
 def test_a_version_has_the_values_that_a_change_has_not_touched(spark: Any, kept: Target) -> None:
     database = Database()
-    log, untouched = Log(database), "__debezium_unavailable_value"
+    log = Log(database)
     kept.merge(log.note(database.upsert(id=1, name="large", amount=1)))
     records = []
     for amount in (2, 3):
-        record = database.upsert(id=1, name=untouched, amount=amount)
+        record = database.upsert(id=1, name=UNTOUCHED, amount=amount)
         database.rows[1] = {"id": 1, "name": "large", "amount": amount}
         records.append(log.note(record))
     kept.merge(*records)
@@ -198,10 +210,175 @@ def test_columns_come_and_go_and_types_become_wider(spark: Any, kept: Target) ->
     assert [row[:4] for row in history(spark, kept.path, "note")] == [
         (1, "a", 1, None), (1, "b", 1, "n"), (1, "c", 1, "n"), (1 << 40, "c", 1, None), (2, "b", 1, "m"),
     ]  # fmt: skip
-    table = spark.read.format("delta").load(str(kept.path)).drop("_position")
-    held = spark.read.format("delta").load(f"{kept.path}_history").where("is_current").select(*table.columns)
-    assert table.dtypes == held.dtypes
-    assert table.exceptAll(held).count() == held.exceptAll(table).count() == 0
+    assert_current(spark, kept)
+    table, held = (spark.read.format("delta").load(path).dtypes for path in (str(kept.path), f"{kept.path}_history"))
+    assert set(table) - {("_position", "string")} <= set(held)
+
+
+@pytest.mark.soak
+def test_a_new_column_has_its_default_in_the_versions_before_and_makes_no_new_ones(spark: Any, kept: Target) -> None:
+    database = Database()
+    database.fields["before"] = {"type": "string", "optional": True}
+    first = [database.upsert(id=1, name=name, amount=1, before=name) for name in "ab"]
+    kept.merge(*first, database.upsert(id=2, name="a", amount=1))
+    database.fields["note"] = {"type": "string", "optional": True, "default": "x"}
+    kept.merge(*first, database.upsert(id=1, name="c", amount=1, before="c", note="n"))
+    notes = [(*row[:2], row[3]) for row in history(spark, kept.path, "note")]
+    assert notes == [(1, "a", "x"), (1, "b", "x"), (1, "c", "n"), (2, "a", "x")]
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_a_row_of_columns_that_its_source_has_no_more_keeps_them_unless_it_is_another(spark: Any, kept: Target) -> None:
+    database = Database()
+    late = database.upsert(id=1, name="a", amount=1)
+    database.fields["note"] = {"type": "string", "optional": True}
+    database.rows[1]["note"] = "n"
+    kept.merge(*database.snapshot())
+    kept.merge(late)
+    del database.fields["note"]
+    kept.merge(database.upsert(id=1, name="b", amount=1))
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_names_of_any_kind_and_values_at_their_limits_make_versions(spark: Any, kept: Target) -> None:
+    database = Database()
+    text = {"type": "string", "optional": True}
+    numbers = {name: {"type": kind, "optional": True} for name, kind in {"A.b": "double", "f": "float"}.items()}
+    time = {"type": "int64", "optional": True, "name": "io.debezium.time.MicroTimestamp"}
+    database.fields |= {"Old": text, "new": text, "value": text, "i.d`x`": text, "raw": {"type": "bytes", "optional": True}}
+    database.fields |= {**numbers, "at": time}
+    rows: list[dict[str, Any]] = [
+        {"Old": "o", "new": "n", "value": "v", "i.d`x`": "", "A.b": -0.0, "f": "NaN", "raw": "AAE=", "at": -62135596800000000},
+        {"Old": "o", "new": "n", "value": "v", "i.d`x`": "", "A.b": 0.0, "f": 0.1, "raw": "", "at": 253402300799999999},
+        {},
+    ]
+    records = [database.upsert(id=1, name="a", amount=1, **row) for row in rows]
+    kept.merge(records[0])
+    kept.merge(*records)
+    kept.merge(*reversed(records))
+    assert len(history(spark, kept.path)) == 3
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_changes_that_come_again_behind_a_later_snapshot_make_no_version(spark: Any, kept: Target) -> None:
+    database = Database()
+    first = [database.upsert(id=1, name="large", amount=1), database.upsert(id=1, name=UNTOUCHED, amount=2)]
+    database.rows[1] = {"id": 1, "name": "large", "amount": 2}
+    kept.merge(*first)
+    database.rows[1] = {"id": 1, "name": "repaired", "amount": 9}
+    database.lsn += 10
+    kept.merge(*database.incremental(1))
+    versions = history(spark, kept.path)
+    kept.merge(*first)
+    assert history(spark, kept.path) == versions
+    kept.merge(first[1], database.upsert(id=1, name="small", amount=3))  # the one that it takes values from is not there
+    assert len(history(spark, kept.path)) == len(versions) + 1
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_a_log_that_begins_anew_goes_on_behind_a_snapshot_that_found_nothing_new(spark: Any, kept: Target) -> None:
+    database = Database()
+    database.lsn = 1000
+    kept.merge(database.upsert(id=1, name="a", amount=1))
+    kept.merge(*database.incremental(1))
+    record = database.record("u", {"id": 1, "name": "b", "amount": 1}, 50)
+    kept.merge({**record, "value": record["value"].replace('"ts_ms": 50000', '"ts_ms": 2000000')})
+    assert [row[1] for row in history(spark, kept.path) if row[-2]] == ["b"]
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_changes_of_one_position_and_those_of_a_log_without_positions_are_versions_each(spark: Any, kept: Target) -> None:
+    database = Database()
+    database.upsert(id=1, name="x", amount=1)
+    ties = [database.record("u", {"id": 1, "name": name, "amount": 1}, 500) for name in "aba"]
+    kept.merge(*ties)
+    kept.merge(*ties)
+    assert [row[1] for row in history(spark, kept.path)] == ["a", "a", "b"]
+    assert_current(spark, kept)
+    kept.options["order"] = "arrival"
+    kept.restart()
+    kept.merge(ties[1])
+    kept.merge(ties[1], number=kept.number)
+    kept.merge(database.delete(1))
+    assert [row[1] for row in history(spark, kept.path)] == ["a", "a", "b", "b", None]
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_the_rows_of_a_snapshot_that_was_interrupted_end_by_their_whole_key(spark: Any, tmp_path: Path) -> None:
+    database = Database()
+    database.fields |= {name: {"type": kind, "optional": True} for name, kind in {"id": "int32", "name": "string"}.items()}
+    target = Target(spark, tmp_path / "orders", history=True, keyColumns="id,name", topic=database.topic)
+    database.rows = {1: {"id": 1, "name": None, "amount": 1}, 2: {"id": 2, "name": "b", "amount": 1}}
+    target.merge(*database.snapshot(only=2))
+    target.merge(*({**record, "headers": AGAIN} for record in database.snapshot()))
+    assert not [row for row in history(spark, target.path) if row[-1]]
+    assert_current(spark, target)
+
+
+@pytest.mark.soak
+def test_the_time_of_a_change_is_that_of_the_database_and_not_of_its_connector(spark: Any, tmp_path: Path) -> None:
+    target = Target(spark, tmp_path / "orders", history=True, schema="id INT, name STRING, amount INT", order="arrival")
+    times = {"__source_ts_ms": 1000, "__ts_ms": 9000, "__ts_us": 9000000}
+    row = {"id": 1, "name": "a", "amount": 1, "__deleted": "false", "__op": "c", **times}
+    target.merge({"topic": "t", "key": '{"id": 1}', "value": json.dumps(row)})
+    assert history(spark, target.path) == [(1, "a", 1, 1, None, True, False)]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+def test_a_late_change_does_not_undo_a_deletion_from_before_the_history(spark: Any, tmp_path: Path, deletes: str) -> None:
+    database = Database()
+    target = Target(spark, tmp_path / "orders", deletes=deletes)
+    first = database.upsert(id=1, name="a", amount=1)
+    late = database.upsert(id=1, name="b", amount=1)
+    target.merge(first, database.delete(1))
+    target.options["history"] = True
+    target.restart()
+    target.merge(database.upsert(id=2, name="b", amount=1))
+    target.merge(late)
+    assert [row[0] for row in history(spark, target.path) if row[-2]] == [2]
+    assert_current(spark, target)
+
+
+@pytest.mark.soak
+def test_a_row_that_was_deleted_in_part_of_a_snapshot_before_the_history_does_not_end_in_it(spark: Any, tmp_path: Path) -> None:
+    database, users = Database(), Database(topic="shop.public.users")
+    target = Target(spark, tmp_path / "orders", deletes="soft", topic=database.topic)
+    for key in (1, 2):
+        database.upsert(id=key, name="a", amount=1)
+    target.merge(*database.snapshot(only=2))
+    database.delete(2)
+    target.merge(*({**record, "headers": AGAIN} for record in database.snapshot()))
+    target.options["history"] = True
+    target.restart()
+    target.merge(users.upsert(id=1, name="u", amount=1))
+    assert [row[0] for row in history(spark, target.path)] == [1]
+    assert_current(spark, target)
+
+
+@pytest.mark.soak
+def test_a_version_that_is_erased_while_a_batch_is_written_does_not_come_back(
+    spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, merge = Database(), Merges.merge
+    kept.merge(database.upsert(id=1, name="secret", amount=1))
+
+    def merge_behind_erasure(self: Merges, rows: Any, view: str, place: Any, *more: Any) -> bool:
+        if place.location.endswith("_history"):
+            rows.count()  # what was read is there
+            spark.sql(f"DELETE FROM {place.sql} WHERE id = 1")
+        return merge(self, rows, view, place, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Merges, "merge", merge_behind_erasure)
+        kept.merge(database.upsert(id=1, name="new", amount=1))
+    assert [row[1] for row in history(spark, kept.path)] == ["new"]
 
 
 @pytest.mark.soak
@@ -243,5 +420,14 @@ def test_what_a_history_cannot_be_is_an_error_that_says_why(spark: Any, tmp_path
     with pytest.raises(Misconfigured, match=r"history +needs a column Valid_To, and shop.public.orders has one"):
         Target(spark, tmp_path / "c", history=True).merge(database.upsert(id=1, name="c", amount=1, Valid_To="x"))
     record = {"topic": "t", "key": '{"id": 1}', "value": '{"id": 1, "__deleted": "false"}'}
+    del database.fields["Valid_To"]
+    without = Target(spark, tmp_path / "e")
+    database.fields["is_current"] = {"type": "string", "optional": True}
+    without.merge(database.upsert(id=1, name="c", amount=1, is_current="x"))
+    del database.fields["is_current"]
+    without.options["history"] = True
+    without.restart()
+    with pytest.raises(Misconfigured, match=r"history +needs a column is_current"):
+        without.merge(database.upsert(id=1, name="d", amount=1))
     with pytest.raises(Exception, match=r"history needs the time of each change"):
         Target(spark, tmp_path / "d", history=True, schema="id INT").merge(record)

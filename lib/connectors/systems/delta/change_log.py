@@ -41,6 +41,8 @@ _METADATA: Final = frozenset(
     }
 )  # fmt: skip
 """The fields that ``add.fields`` may name, behind ``__`` or ``__source_``; another column of such a form is the table's own."""
+_CLOCKS: Final = ("__ts_ms", "__ts_us", "__ts_ns")
+"""The time at which Debezium has seen a change; ``__source_ts_ms`` is that of the database."""
 _DEBEZIUM_ONLY: Final = (
     r'"name"\s*:\s*"io\.debezium\.connector\.(common\.(Heartbeat|TransactionMetadata)|[\w.]*SchemaChange)(Key|Value)?"'
 )
@@ -269,7 +271,7 @@ def _metadata(name: str) -> str | None:
 
 
 def _unwrapped_form(columns: list[ChangeColumn]) -> _Form:
-    names = {name: column.name for column in columns if (name := _metadata(column.name))}
+    names = {name: column.name for column in columns if (name := _metadata(column.name)) and column.name not in _CLOCKS}
     if "deleted" not in names:
         text = (
             "must tell a deletion, and in the unwrapped form only __deleted does: set "

@@ -17,10 +17,15 @@ from .sink import TablePlace, known_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_AT: Final = "_deleted_at"
+DELETION_TIME: Final = "_deleted_at"
+"""The column of the deleted keys that has the time at which a key was remembered."""
 _POSITION: Final = "__connectors_deletion"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
+COMPLETE: Final = "complete"
+"""The state of a history that has all rows of the table."""
+END: Final = "is_deleted"
+"""The column of the history that tells the ends of rows."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 """The options by which the default of a column is kept as JSON: no session's zone alters it."""
 
@@ -68,7 +73,7 @@ class ChangeTarget:
         """Adds the column of deletions if it is not there, and finishes what an earlier run has begun."""
         self._add_deleted_column(spark)
         if self.state is not None and self.state.history and not self.values["history"]:
-            text = f"must be true: else {table_beside(self.place, 'history').location} would lack what comes now."
+            text = f"must be true: else {history_of(self.place).location} would lack what comes now."
             raise Misconfigured(NAME, [Problem("history", text)])
         if _FILL in properties:
             self.fill(spark, json.loads(bytes.fromhex(properties[_FILL])))
@@ -119,6 +124,12 @@ class ChangeTarget:
             text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
             value = f"from_json({text}, '{schema}', map({times})).v"
             spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}")
+            if self.state is not None and self.state.history == COMPLETE:  # its versions are older than the column, too
+                history = history_of(self.place)
+                known = known_columns(spark, history)
+                if known is not None and name.lower() not in map(str.lower, known.names):
+                    spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {fill['kind']})")
+                spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
     def delete(self, spark: SparkSession, condition: str) -> None:
@@ -126,26 +137,33 @@ class ChangeTarget:
         if self.deleted is None:
             spark.sql(f"DELETE FROM {self.sql} AS old WHERE {condition}")
             return
-        column = quoted(self.deleted)
-        spark.sql(f"UPDATE {self.sql} AS old SET {column} = current_timestamp() WHERE {condition} AND old.{column} IS NULL")
+        spark.sql(f"UPDATE {self.sql} AS old SET {quoted(self.deleted)} = current_timestamp() WHERE {condition}")
 
     def remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], number: int) -> None:
         """Appends the deleted keys of a batch. A key may be there several times: its last position counts."""
         from pyspark.sql import functions as F
 
-        rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
+        position, time = F.col(POSITION).alias(self.position), F.current_timestamp().alias(DELETION_TIME)
+        rows = deletes.select(*map(quoted, keys), position, time)
         place, evolution = self._deletions, {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
         writer = rows.write.format("delta").mode("append").options(**evolution)  # a key may have become wider
         writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
         self._has_deletions = True
         if number % 100 == 99:
             retention = int(self.values["deletedRetention"])
-            spark.sql(f"DELETE FROM {place.sql} WHERE {_AT} < current_timestamp() - INTERVAL {retention} SECONDS")
+            spark.sql(f"DELETE FROM {place.sql} WHERE {DELETION_TIME} < current_timestamp() - INTERVAL {retention} SECONDS")
 
     def forget_deletions(self, spark: SparkSession) -> None:
         """Removes the deleted keys of a table that was here before."""
         if self._remembers_deletions(spark):
             spark.sql(f"DELETE FROM {self._deletions.sql}")
+
+    def deletions(self, spark: SparkSession) -> DataFrame | None:
+        """The deleted keys, the positions of their deletions, and ``DELETION_TIME``; ``None`` for a table without any."""
+        if not self._remembers_deletions(spark):
+            return None
+        place = self._deletions
+        return spark.read.format("delta").load(place.location) if place.is_path else spark.table(place.location)
 
     def without_late(self, spark: SparkSession, changes: DataFrame, keys: Sequence[str], state: LogState) -> DataFrame:
         """``changes`` without those that are older than a truncation, or than the deletion of their key."""
@@ -154,10 +172,8 @@ class ChangeTarget:
         if state.truncated is not None:
             truncated = state.log_part(state.truncated)
             changes = changes.where(F.col(SNAPSHOT) | (F.col(POSITION).substr(1, len(truncated)) > truncated))
-        if not self._remembers_deletions(spark):
+        if (table := self.deletions(spark)) is None:
             return changes
-        place = self._deletions
-        table = spark.read.format("delta").load(place.location) if place.is_path else spark.table(place.location)
         deletions = table.select(*map(quoted, keys), F.col(quoted(self.position)).alias(_POSITION))
         condition: Any = F.lit(True)
         for key in keys:
@@ -192,6 +208,11 @@ class ChangeTarget:
 def deletions_of(table: TablePlace) -> TablePlace:
     """The place where the deleted keys of ``table`` are remembered."""
     return table_beside(table, "deleted")
+
+
+def history_of(table: TablePlace) -> TablePlace:
+    """The place of the history of ``table``."""
+    return table_beside(table, "history")
 
 
 def table_beside(table: TablePlace, word: str) -> TablePlace:

@@ -29,24 +29,26 @@ from ...core import Batch, Misconfigured, Problem, StateError
 from ...formats.base import quoted
 from ...ground.state import digest
 from .change_log import AT, DELETED, MOVED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
-from .change_target import ChangeTarget, table_beside
+from .change_target import COMPLETE, DELETION_TIME, END, ChangeTarget, history_of
 from .column_types import widen
 from .holes import hole_conditions
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
-from .sink import TablePlace, known_columns, log_at, same_key
+from .sink import known_columns, log_at, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-FROM, TO, CURRENT, ENDED, _PLACE = OWN = "valid_from", "valid_to", "is_current", "is_deleted", "_position"
+FROM, TO, CURRENT, _, _PLACE = OWN = "valid_from", "valid_to", "is_current", END, "_position"
 """The columns beside those of the table."""
-_STORED, _EPOCH, _LIFE, _CONTENT, _SAME, _GONE = (
-    f"__connectors_{name}" for name in ("stored", "epoch", "life", "content", "same", "gone")
+_STORED, _BEFORE, _EPOCH, _LIFE, _CONTENT, _SAME, _GONE = (
+    f"__connectors_{name}" for name in ("stored", "before", "epoch", "life", "content", "same", "gone")
 )
-"""Columns beside those of a version: is it stored; the last snapshot of its row; how often the row has begun; its values as one
-text; its number among equal ones; is it none any more."""
+"""Columns beside those of a version: is it stored, and with which times; the last snapshot of its row; how often the row was
+deleted before; its values as one text; does it repeat another one; is it no version any more."""
+_ABSENT: Final = "true"
+"""The condition of holes in a column that the changes do not have."""
 _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -73,15 +75,15 @@ class ChangeHistory:
 
     def begin(self, spark: SparkSession, state: LogState) -> LogState:
         """Makes the history of a table that has none, with the rows that are there. Returns the state of the table."""
-        if state.history == "kept":
+        if state.history == COMPLETE:
             return state
         known = known_columns(spark, self.place)
         if known is not None and not state.history:
             text = f"would be in {self.place.location}, where there is a table. Remove or rename it, or give history=false."
             raise Misconfigured(NAME, [Problem("history", text)])
-        state = self.target.note(spark, replace(state, history="begun"))
+        state = self.target.note(spark, replace(state, history="incomplete"))
         self._create(spark)
-        return self.target.note(spark, replace(state, history="kept"))
+        return self.target.note(spark, replace(state, history=COMPLETE))
 
     def add(self, changes: Changes, keys: Sequence[str], state: LogState, batch: Batch, ghosts: str, has_holes: bool) -> None:
         """Adds ``changes`` with positions as versions, and ends the rows ``old`` of the table for which ``ghosts`` is true."""
@@ -92,7 +94,7 @@ class ChangeHistory:
         rows = self._of_changes(changes, keys)
         if ghosts:
             ends = self._of_ghosts(changes.frame.agg(F.max(AT).alias(AT)), keys, ghosts, state, batch)
-            rows = rows.unionByName(ends.join(rows, list(keys), "left_anti"), allowMissingColumns=True)
+            rows = rows.unionByName(_rows_of(ends, rows, keys, "left_anti"), allowMissingColumns=True)
         self._merge(rows, changes, keys, state, batch, has_holes)
 
     def end(self, spark: SparkSession, ghosts: str, state: LogState, batch: Batch) -> None:
@@ -132,13 +134,19 @@ class ChangeHistory:
         table = spark.sql(f"SELECT * FROM {self.target.sql}")
         if self.target.deleted is not None:
             table = table.where(F.col(quoted(self.target.deleted)).isNull())
+        keys = [quoted(key) for key in self.target.known_state.keys]
         place = F.concat(F.split_part(position, F.lit(FROM_SNAPSHOT), F.lit(1)), F.lit(" "))
         rows = table.select(
             *map(quoted, self._names(spark)),
             F.current_timestamp().alias(FROM), F.lit(None).cast("timestamp").alias(TO),
-            F.lit(True).alias(CURRENT), F.lit(False).alias(ENDED),
+            F.lit(True).alias(CURRENT), F.lit(False).alias(END),
             F.when(position.contains(FROM_SNAPSHOT), place).otherwise(F.concat(F.lit(" "), position)).alias(_PLACE),
         )  # fmt: skip
+        if (deletions := self.target.deletions(spark)) is not None:  # what comes late is older than they are
+            by_place = deletions.groupBy(*keys, F.concat(F.lit(" "), position).alias(_PLACE))
+            ends = by_place.agg(F.min(DELETION_TIME).alias(FROM), F.min(DELETION_TIME).alias(TO))
+            ends = ends.withColumn(CURRENT, F.lit(False)).withColumn(END, F.lit(True))
+            rows = rows.unionByName(ends, allowMissingColumns=True)
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer = writer.option("delta.enableTypeWidening", "true")
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
@@ -172,14 +180,14 @@ class ChangeHistory:
         from pyspark.sql import functions as F
 
         names = [name for name in self._stored(rows.sparkSession).columns if name not in OWN]
-        told = {name.lower() for name in changes.columns} if changes is not None else set()
+        present = {name.lower() for name in changes.columns} if changes is not None else set()
         holes = hole_conditions(changes.columns) if changes is not None and has_holes else {}
         # a change leaves a column as it is that its source has no more, as in the table
-        holes |= {name: "true" for name in names if name.lower() not in {*told, *map(str.lower, keys)}}
+        holes |= {name: _ABSENT for name in names if name.lower() not in {*present, *map(str.lower, keys)}}
         versions = _with_times(self._versions(rows, names, keys, state, holes), keys)
         is_new = ~F.col(_STORED) & ~F.col(_GONE)
-        is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col("before")))
-        versions = versions.where(is_new | is_other).drop("before").persist()
+        is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col(_BEFORE)))
+        versions = versions.where(is_new | is_other).drop(_BEFORE).persist()
         columns = [*names, *OWN]
         listing, values = (", ".join(f"{side}{quoted(name)}" for name in columns) for side in ("", "new."))
         sets = ", ".join(f"{name} = new.{name}" for name in (FROM, TO, CURRENT))
@@ -188,7 +196,7 @@ class ChangeHistory:
             return (
                 f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} AND old.{_PLACE} = new.{_PLACE} "
                 f"WHEN MATCHED AND new.{_GONE} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
-                f"WHEN NOT MATCHED THEN INSERT ({listing}) VALUES ({values})"
+                f"WHEN NOT MATCHED AND NOT new.{_STORED} THEN INSERT ({listing}) VALUES ({values})"
             )
 
         view = f"connectors_{digest(batch.prefix(), self.place.location)}"
@@ -208,35 +216,48 @@ class ChangeHistory:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        stored, touched = self._stored(rows.sparkSession), rows.select(*map(quoted, keys)).distinct().alias("new")
-        condition = reduce(and_, (F.col(f"old.{quoted(key)}").eqNullSafe(F.col(f"new.{quoted(key)}")) for key in keys))
-        stored = stored.alias("old").join(touched, condition, "left_semi")
+        spark = rows.sparkSession
         epoch, position = (F.split_part(F.col(_PLACE), F.lit(" "), F.lit(part)) for part in (1, 2))
-        stored = stored.select(
+        stored = _rows_of(self._stored(spark), rows, keys).select(
             *map(quoted, names),
-            F.col(ENDED).alias(DELETED), (position == "").alias(SNAPSHOT), F.lit(False).alias(MOVED), position.alias(POSITION),
+            F.col(END).alias(DELETED), (position == "").alias(SNAPSHOT), F.lit(False).alias(MOVED), position.alias(POSITION),
             F.lit(-1).cast("bigint").alias(ORDINAL), F.col(FROM).alias(AT), F.lit(True).alias(_STORED), epoch.alias(_EPOCH),
-            F.struct(FROM, TO, CURRENT).alias("before"),
+            F.struct(FROM, TO, CURRENT).alias(_BEFORE),
         )  # fmt: skip
+        # a snapshot that has read a row as it was is no version of it, but the table knows of it
+        position = F.col(quoted(self.target.position))
+        read = _rows_of(spark.sql(f"SELECT * FROM {self.target.sql}").where(position.contains(FROM_SNAPSHOT)), rows, keys)
+        epoch = F.split_part(position, F.lit(FROM_SNAPSHOT), F.lit(1))
+        snapshots = read.select(*map(quoted, keys), F.lit(True).alias(_STORED), epoch.alias(_EPOCH))
         whole = rows.withColumn(_STORED, F.lit(False)).unionByName(stored, allowMissingColumns=True)
+        whole = whole.unionByName(snapshots, allowMissingColumns=True)
+        position = F.col(POSITION)
+        log_part = position if state.order == ARRIVAL else position.substr(F.lit(1), F.length(position) - PLACE_LENGTH)
         by_key = Window.partitionBy(*map(quoted, keys))
-        snapshots = F.max(F.when(F.col(SNAPSHOT) & ~F.col(_STORED), F.col(POSITION))).over(by_key.orderBy(ORDINAL))
-        newest = F.greatest(snapshots, F.max(_EPOCH).over(by_key), F.lit(""))
-        whole = whole.withColumn(_EPOCH, F.when(F.col(_STORED), F.col(_EPOCH)).otherwise(newest))
+        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, log_part)
+        newest = F.max(F.when(F.col(SNAPSHOT) & ~F.col(_STORED), position)).over(by_key.orderBy(ORDINAL))
+        newest = F.greatest(newest, F.max(_EPOCH).over(by_key), F.lit(""))
+        repeat = F.max(F.when(~F.col(SNAPSHOT), F.col(_EPOCH))).over(equal)
+        whole = whole.withColumn(_EPOCH, F.when(F.col(_STORED), F.col(_EPOCH)).otherwise(F.coalesce(repeat, newest)))
+        whole = whole.where(position.isNotNull())
         place = F.concat(F.col(_EPOCH), F.lit(" "), F.when(F.col(SNAPSHOT), "").otherwise(F.col(POSITION)))
         whole = _whole(whole.withColumn(_PLACE, place), keys, holes)
         content = F.when(F.col(DELETED), "").otherwise(F.to_json(F.struct(*map(quoted, names)), _JSON))
         whole = whole.withColumn(_CONTENT, content)
-        position = F.col(POSITION)
-        log_part = position if state.order == ARRIVAL else position.substr(F.lit(1), F.length(position) - PLACE_LENGTH)
-        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _CONTENT, log_part)
-        whole = whole.withColumn(_SAME, F.row_number().over(equal.orderBy(F.col(_STORED).desc(), _PLACE)))
-        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | (F.col(_SAME) == 1)).drop(_SAME, ORDINAL, MOVED)
+        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, log_part)
+        before = F.lag(_CONTENT).over(equal.orderBy(_PLACE))
+        is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, log_part, _CONTENT))
+        whole = whole.withColumn(_SAME, is_stored | F.coalesce(before == F.col(_CONTENT), F.lit(False)))
+        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL, MOVED)
 
 
-def history_of(table: TablePlace) -> TablePlace:
-    """The place of the history of ``table``."""
-    return table_beside(table, "history")
+def _rows_of(frame: DataFrame, others: DataFrame, keys: Sequence[str], how: str = "left_semi") -> DataFrame:
+    """The rows of ``frame`` whose keys ``others`` have, or have not."""
+    from pyspark.sql import functions as F
+
+    touched = others.select(*map(quoted, keys)).distinct().alias("new")
+    condition = reduce(and_, (F.col(f"old.{quoted(key)}").eqNullSafe(F.col(f"new.{quoted(key)}")) for key in keys))
+    return frame.alias("old").join(touched, condition, how)
 
 
 def _order(keys: Sequence[str], *more: str) -> Any:
@@ -257,13 +278,15 @@ def _whole(versions: DataFrame, keys: Sequence[str], holes: Mapping[str, str]) -
     if not holes:
         return versions
     order = _order(keys)
-    begins = F.col(MOVED) | F.coalesce(F.lag(DELETED).over(order), F.lit(False))
-    versions = versions.withColumn(_LIFE, begins.cast("int")).withColumn(_LIFE, F.sum(_LIFE).over(order)).alias("new")
+    versions = versions.withColumn(_LIFE, F.coalesce(F.lag(DELETED).over(order), F.lit(False)).cast("int"))
+    versions = versions.withColumn(_LIFE, F.sum(_LIFE).over(order)).alias("new")
     cells: list[Column] = []
     for name in versions.columns:
         cell = F.col(quoted(name))
         if name in holes:
             is_hole = ~F.col(_STORED) & ~F.col(DELETED) & F.coalesce(F.expr(holes[name]), F.lit(False))
+            if holes[name] != _ABSENT:  # what another key had is not known
+                cell, is_hole = F.when(~is_hole | ~F.col(MOVED), cell), is_hole & ~F.col(MOVED)
             value = F.when(~is_hole & ~F.col(DELETED), F.struct(cell.alias("value")))
             cell = F.when(is_hole, F.last(value, ignorenulls=True).over(_order(keys, _LIFE))["value"]).otherwise(cell)
         cells.append(cell.alias(name))
@@ -277,7 +300,8 @@ def _with_times(versions: DataFrame, keys: Sequence[str]) -> DataFrame:
 
     order = _order(keys)
     change = F.when(~F.col(SNAPSHOT), F.col(AT))
-    change = F.first(change, ignorenulls=True).over(order.rowsBetween(1, Window.unboundedFollowing))
+    back = Window.partitionBy(*map(quoted, keys)).orderBy(F.col(_PLACE).desc(), F.col(_STORED))  # forward is quadratic in Spark
+    change = F.last(change, ignorenulls=True).over(back.rowsBetween(Window.unboundedPreceding, -1))
     is_same = (F.lag(_CONTENT).over(order) == F.col(_CONTENT)) & (F.lag(DELETED).over(order) == F.col(DELETED))
     is_gone = F.col(SNAPSHOT) & (F.coalesce(is_same, F.lit(False)) | F.coalesce(change <= F.col(AT), F.lit(False)))
     order = _order(keys, _GONE)
@@ -288,5 +312,5 @@ def _with_times(versions: DataFrame, keys: Sequence[str]) -> DataFrame:
         *others,
         F.when(F.col(DELETED), F.col(FROM)).otherwise(F.col(TO)).alias(TO),
         (F.col(TO).isNull() & ~F.col(DELETED)).alias(CURRENT),
-        F.col(DELETED).alias(ENDED),
+        F.col(DELETED).alias(END),
     )

@@ -253,7 +253,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 way_out = "Name it otherwise there or by a transform; a new table takes another name for this option, too."
                 raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {column}. {way_out}")])
         if self.history is not None:
-            self.history.check(list(changes.columns), topic)
+            self.history.check([*changes.columns, *(self.target.types or ())], topic)
         changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
@@ -380,8 +380,10 @@ class ChangeTableCommitter(RecordingCommitter):
         """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
         state = self.target.known_state
         place = f"right(split_part({self._old()}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
-        attempt = f" AND NOT endswith({self._old()}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
-        return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{attempt})"
+        others = f" AND NOT endswith({self._old()}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
+        if self.target.deleted is not None:
+            others += f" AND old.{quoted(self.target.deleted)} IS NULL"
+        return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{others})"
 
     def _merge(
         self,

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Problem
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
-from .change_target import deletions_of
-from .history import history_of
+from .change_target import deletions_of, history_of
 from .log_state import STATE_PROPERTY, Alteration, LogState
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
