@@ -60,7 +60,8 @@ def test_a_benchmark_gives_figures_to_page_and_record(tmp_path: Path, code: int,
     assert 'style="left: 50.0%; width: 50.0%"' in html
     stored, page = tmp_path / "figures.json", tmp_path / "performance.md"
     stored.write_text(json.dumps({"rows": {}, "other": {**vars(outcome), "figures": []}}))
-    page.write_text(f"head\n{run.MARKS[0]}old\n{run.MARKS[1]}\ntail\n")
+    marks = [f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in (run.PAPER, run.FIGURES)]
+    page.write_text(f"head\n{''.join(marks)}tail\n")
     if code:  # what has ended early is no measure
         stored.write_text("{}")
     run.record([outcome], stored, page)
@@ -69,3 +70,23 @@ def test_a_benchmark_gives_figures_to_page_and_record(tmp_path: Path, code: int,
     assert (rows[0], rows[-1]) == ("head", "tail")
     row = f"| rows → nowhere | 1.50 of the \\| client | 1.00 to 2.00 | at least 0.8 | reached | {outcome.on} |"
     assert (row in rows) == (not code)
+    assert (f"| rows → nowhere | 30.00 rows/s | {run.GOAL // 30 + 1:,} |  |" in rows) == (not code)
+
+
+def test_the_page_has_what_is_recorded() -> None:
+    runs = [run.Run.of(record) for record in json.loads(run.STORED.read_text()).values()]
+    for name, table in {run.FIGURES: run.table, run.PAPER: run.paper}.items():
+        _, _, after = run.PAGE.read_text().partition(f"<!-- {name} -->\n")
+        assert after.partition(f"<!-- /{name} -->")[0] == table(runs), "make bench ARGS=--record writes it"
+
+
+@pytest.mark.parametrize(
+    ("peer", "ratio", "limit"),
+    [("redis-py", 0.9, "the system, or its client"), ("redis-py", 0.5, "this library"), ("Spark's own", 2, "")],
+)
+def test_on_paper_a_system_is_the_limit_where_its_client_alone_is_no_faster(peer: str, ratio: float, limit: str) -> None:
+    beside_spark = Figure("b", "rows → there", "rows/s", [3000], "Spark's own", [1])
+    beside = Figure("b", "rows → there", "rows/s", [3000], peer, [3000 / ratio])
+    figures = [beside, beside_spark, Figure("b", "a plan", "s", [1])]
+    (_, _, row) = run.paper([run.Run("b", "", 1, 0, "", "", figures)]).splitlines()
+    assert row == f"| rows → there | 3,000 rows/s | 6,667 | {limit} |"

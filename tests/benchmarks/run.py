@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any, Final
 
 from figures import RECORD, Figure, shown
 
@@ -27,7 +29,12 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
 STORED = ROOT / "tests" / "stored" / "figures.json"
 PAGE = ROOT / "lib" / "docs" / "performance.md"
-MARKS = ("<!-- figures -->\n", "<!-- /figures -->")
+FIGURES, PAPER = ("figures", "paper")
+"""The names of the tables of the page, as its comments have them."""
+GOAL: Final = 20_000_000
+"""The rows a second that the page asks of many machines."""
+ALONE: Final = ("boto3", "redis-py", "urllib3", "opensearch-py", "Google's client", "PostgreSQL alone", "bare Arrow")
+"""The peers that are the system or its client, without Spark."""
 PIPE = "\\|"
 SHORT = {
     "async_io": "--rounds 2",
@@ -62,8 +69,8 @@ class Run:
     figures: list[Figure] = field(default_factory=list)
 
     @staticmethod
-    def of(record: dict[str, object]) -> Run:
-        return Run(**{**record, "figures": [Figure(**figure) for figure in record["figures"]]})  # type: ignore[arg-type]
+    def of(record: dict[str, Any]) -> Run:
+        return Run(**{**record, "figures": [Figure(**figure) for figure in record["figures"]]})
 
 
 def machine() -> str:
@@ -126,15 +133,33 @@ def table(runs: Iterable[Run]) -> str:
     return "| what | median | rounds | goal | | on |\n|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def paper(runs: Iterable[Run]) -> str:
+    """A row of Markdown for each figure that says how much passes, with the machines that ``GOAL`` would take."""
+    rates = [figure for run in runs for figure in run.figures if figure.unit.endswith("/s") and "→" in figure.what]
+    rows = {}
+    for figure in sorted(rates, key=lambda figure: figure.peer in ALONE):  # the last of several is beside the system alone
+        rate, limit = median(figure.rounds), ""
+        if figure.peer in ALONE:
+            limit = "the system, or its client" if median(figure.values) >= 0.8 else "this library"
+        cells = figure.what.replace("|", PIPE), f"{shown(rate)} {figure.unit}", f"{math.ceil(GOAL / rate):,}", limit
+        rows[figure.what] = f"| {' | '.join(cells)} |"
+    rows = {figure.what: rows[figure.what] for figure in rates}
+    return "| what | on two cores | machines of two cores | limit |\n|---|---|---|---|\n" + "\n".join(rows.values()) + "\n"
+
+
 def record(runs: Iterable[Run], stored: Path = STORED, page: Path = PAGE) -> None:
     """Puts ``runs`` into the record and the page, in place of earlier ones of these benchmarks."""
     earlier = json.loads(stored.read_text()) if stored.exists() else {}
     newer = {run.benchmark: asdict(run) for run in runs if run.code == 0}
     known = dict(sorted({**earlier, **newer}.items()))
     stored.write_text(json.dumps(known, indent=1) + "\n")
-    head, _, rest = page.read_text().partition(MARKS[0])
-    text = table(map(Run.of, known.values()))
-    page.write_text(f"{head}{MARKS[0]}{text}{MARKS[1]}{rest.partition(MARKS[1])[2]}")
+    every = [Run.of(run) for run in known.values()]
+    text = page.read_text()
+    for name, content in {FIGURES: table(every), PAPER: paper(every)}.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        head, _, rest = text.partition(begin)
+        text = f"{head}{begin}{content}{end}{rest.partition(end)[2]}"
+    page.write_text(text)
 
 
 def main() -> int:

@@ -1,0 +1,139 @@
+"""What grows as the work grows: ``python tests/benchmarks/bench_growth.py [--long]``.
+
+Rows, tasks, files and batches, each ten times as many (tasks twice) as in the run before it. Goals: ten times the work takes
+at most fifteen times as long, the last batches as long as the first ones, and no more memory; two tasks on two cores do
+1.5 times as much as one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from figures import figure
+
+import connectors
+from connectors import workbench
+from connectors.core.planning import INITIAL, Planner
+from connectors.core.reading import read_slice
+from connectors.systems.files.source import FilesSource
+
+ROUNDS, FILE = 3, 50_000
+SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("cents", pa.int64())])
+
+
+def write(folder: Path, files: int, rows: int) -> None:
+    folder.mkdir(parents=True)
+    ids = pa.array(range(rows), pa.int64())
+    table = pa.table([ids, pa.array([f"city {number % 500}" for number in range(rows)]), ids], schema=SCHEMA)
+    pq.write_table(table, folder / "0.parquet")
+    for number in range(1, files):
+        shutil.copyfile(folder / "0.parquet", folder / f"{number}.parquet")
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def read(spark: Any, path: Path, tasks: int = 2) -> None:
+    frame = spark.read.format("connectors.files").option("path", f"{path}/*.parquet").schema("id long, city string, cents long")
+    frame.load().coalesce(tasks).write.format("noop").mode("overwrite").save()
+
+
+def rows(spark: Any, folder: Path, most: int) -> None:
+    counts = [count for count in (10**5, 10**6, 10**7) if count <= most]
+    for count in counts:
+        write(folder / f"rows{count}", count // FILE, FILE)
+    read(spark, folder / f"rows{counts[0]}")  # the first one warms up
+    compare("files → Spark: {:,} rows", by_turns(counts, lambda count: read(spark, folder / f"rows{count}")))
+    tasks = by_turns([1, 2], lambda count: read(spark, folder / f"rows{most}", count))
+    figure(f"files → Spark: {most:,} rows, in two tasks", "s", tasks[2], "in one", tasks[1], least=1.5)
+
+
+def files(folder: Path, most: int) -> None:
+    counts = [count for count in (100, 1000, 10_000, 100_000) if count <= most]
+    for count in counts:
+        write(folder / f"files{count}", count, 1)
+
+    def plan(path: Path) -> None:
+        planner = Planner(FilesSource.of({"path": f"{path}/*.parquet"}, streaming=True))
+        planner.slices(INITIAL, planner.latest(INITIAL))
+        planner.close()
+
+    compare("files: a plan of {:,}", by_turns(counts, lambda count: plan(folder / f"files{count}")))
+
+
+def by_turns(amounts: Sequence[int], work: Callable[[int], Any]) -> dict[int, list[float]]:
+    """The seconds of some rounds for each amount of work."""
+    rounds = [{amount: seconds(lambda amount=amount: work(amount)) for amount in amounts} for _ in range(ROUNDS)]
+    return {amount: [times[amount] for times in rounds] for amount in amounts}
+
+
+def compare(what: str, times: dict[int, Sequence[float]]) -> None:
+    """A figure for each amount of work, but for the smallest, beside ten times the time of a tenth."""
+    counts = list(times)
+    for less, more in pairwise(counts):
+        tenfold = [10 * time for time in times[less]]
+        figure(what.format(more), "s", times[more], f"ten times the time of {less:,}", tenfold, least=0.67)
+
+
+def batches(spark: Any, folder: Path, count: int) -> None:
+    frame = spark.readStream.format("connectors.sequence").option("end", 100 * count).option("maxRowsPerTrigger", 100).load()
+    sink: Any = connectors.foreach_batch("delta", path=str(folder / "table"))
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(count + 10))
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    spent = [json.loads(batch.json)["durationMs"]["triggerExecution"] for batch in query.recentProgress][:count]
+    tenth = count // 10
+    first, last = sorted(spent[tenth : 2 * tenth]), sorted(spent[-tenth:])
+    what = f"sequence → Delta, exactly-once: the last tenth of {count} batches"
+    figure(what, "ms", last, "the second tenth", first, least=0.67)
+
+
+def memory(folder: Path, most: int) -> None:
+    sizes = most // 10, most
+    commands = {size: [sys.executable, __file__, "child", str(folder / f"rows{size}")] for size in sizes}
+    peaks = [{size: int(subprocess.check_output(command)) for size, command in commands.items()} for _ in range(ROUNDS)]
+    growth = [100 * peak[most] / peak[sizes[0]] - 100 for peak in peaks]
+    figure(f"files: growth of a task's memory from {sizes[0]:,} to {most:,} rows", "%", growth, most=15)
+
+
+def child(path: str) -> None:
+    source = FilesSource.of({"path": f"{path}/*.parquet"}, streaming=True)
+    planner = Planner(source)
+    for part in planner.slices(INITIAL, planner.latest(INITIAL)):
+        for _ in read_slice(source, part, SCHEMA):
+            pass
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--long", action="store_true")
+    is_long = parser.parse_args().long
+    folder, spark = Path(tempfile.mkdtemp()), workbench.session(master="local[2]")
+    most = 10**7 if is_long else 10**6
+    rows(spark, folder, most)
+    files(folder, 100_000 if is_long else 10_000)
+    batches(spark, folder, 1000 if is_long else 100)
+    memory(folder, most)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    child(sys.argv[2]) if sys.argv[1:2] == ["child"] else main()
