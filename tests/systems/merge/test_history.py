@@ -178,9 +178,28 @@ def test_a_crash_between_history_and_table_doubles_no_version(
         with pytest.raises(RuntimeError, match="killed"):
             kept.merge(*batch)
     kept.restart()
-    kept.merge(*batch, number=kept.number)
+    kept.merge(*batch, log.note(database.upsert(id=2, name="more", amount=1)), number=kept.number)
     assert history(spark, kept.path) == log.versions()
-    assert kept.rows() == []
+    assert kept.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_a_history_that_dies_as_it_begins_begins_again(spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    database, create = Database(), ChangeHistory._create
+    first = database.upsert(id=1, name="a", amount=1)
+
+    def dying(self: ChangeHistory, spark: Any) -> None:
+        create(self, spark)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangeHistory, "_create", dying)
+        with pytest.raises(RuntimeError, match="killed"):
+            kept.merge(first)
+    kept.restart()
+    kept.merge(first, number=kept.number)
+    assert [row[:3] for row in history(spark, kept.path)] == [(1, "a", 1)]
+    assert_current(spark, kept)
 
 
 @pytest.mark.soak
@@ -322,12 +341,15 @@ def test_the_rows_of_a_snapshot_that_was_interrupted_end_by_their_whole_key(spar
 
 
 @pytest.mark.soak
-def test_the_time_of_a_change_is_that_of_the_database_and_not_of_its_connector(spark: Any, tmp_path: Path) -> None:
+def test_the_time_of_a_change_is_that_of_the_database_and_goes_never_back(spark: Any, tmp_path: Path) -> None:
     target = Target(spark, tmp_path / "orders", history=True, schema="id INT, name STRING, amount INT", order="arrival")
     times = {"__source_ts_ms": 1000, "__ts_ms": 9000, "__ts_us": 9000000}
     row = {"id": 1, "name": "a", "amount": 1, "__deleted": "false", "__op": "c", **times}
     target.merge({"topic": "t", "key": '{"id": 1}', "value": json.dumps(row)})
     assert history(spark, target.path) == [(1, "a", 1, 1, None, True, False)]
+    row |= {"name": "b", "__source_ts_ms": 500}  # its clock was set back
+    target.merge({"topic": "t", "key": '{"id": 1}', "value": json.dumps(row)})
+    assert history(spark, target.path) == [(1, "a", 1, 1, 1, False, False), (1, "b", 1, 1, None, True, False)]
 
 
 @pytest.mark.soak
@@ -371,7 +393,7 @@ def test_a_version_that_is_erased_while_a_batch_is_written_does_not_come_back(
 
     def merge_behind_erasure(self: Merges, rows: Any, view: str, place: Any, *more: Any) -> bool:
         if place.location.endswith("_history"):
-            rows.count()  # what was read is there
+            rows = spark.createDataFrame(rows.collect(), rows.schema)  # as another process would erase it, behind the reading
             spark.sql(f"DELETE FROM {place.sql} WHERE id = 1")
         return merge(self, rows, view, place, *more)
 

@@ -34,7 +34,7 @@ from .column_types import widen
 from .holes import hole_conditions
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
-from .sink import known_columns, log_at, same_key
+from .sink import known_columns, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -57,12 +57,11 @@ _JSON: Final = {
 
 
 class ChangeHistory:
-    """The history of ``target``, by the id of the sink that merges into it."""
+    """The history of ``target``. To add changes again alters nothing."""
 
-    def __init__(self, target: ChangeTarget, sink_id: str, spark: SparkSession | None, merges: Merges) -> None:
+    def __init__(self, target: ChangeTarget, merges: Merges) -> None:
         self.target = target
         self.place = history_of(target.place)
-        self.ledger = log_at(self.place, sink_id, spark)
         self._merges = merges
         self._types: dict[str, Any] | None = None
         """The columns of the table that the history has, once that was looked at."""
@@ -201,7 +200,7 @@ class ChangeHistory:
 
         view = f"connectors_{digest(batch.prefix(), self.place.location)}"
         try:
-            self._merges.merge(versions, view, self.place, self.ledger.transaction(replace(batch, claim=None)), statement)
+            self._merges.merge(versions, view, self.place, None, statement)
         finally:
             versions.unpersist()
 

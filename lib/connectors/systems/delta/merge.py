@@ -133,7 +133,7 @@ class ChangeTableCommitter(RecordingCommitter):
         self.target = ChangeTarget(sink.values)
         self.ledger = log_at(self.target.place, sink.sink_id(), spark)
         self._merges = merges or Merges()
-        self.history = ChangeHistory(self.target, sink.sink_id(), spark, self._merges) if sink.values["history"] else None
+        self.history = ChangeHistory(self.target, self._merges) if sink.values["history"] else None
         self._is_known = False
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:

@@ -42,12 +42,13 @@ class Merges:
         """The sessions of merges that are over: at most as many as merges go on side by side."""
 
     def merge(
-        self, rows: DataFrame, view: str, place: TablePlace, mark: TransactionMark, statement: Callable[[str, str], str]
+        self, rows: DataFrame, view: str, place: TablePlace, mark: TransactionMark | None, statement: Callable[[str, str], str]
     ) -> bool:
         """Runs the MERGE that ``statement`` makes of the names of the table at ``place`` and of ``rows``, a ``view``.
 
-        True if the ledger entry is in its transaction. False where Spark takes no such settings (serverless compute), or all
-        queries of a user share a session (Spark Connect): the entry then follows, which does no harm when it is done again.
+        True if the ledger entry, ``mark``, is in its transaction. False where Spark takes no such settings (serverless
+        compute), or all queries of a user share a session (Spark Connect): the entry then follows, which does no harm when it
+        is done again. A MERGE without a mark has no entry.
         """
         if _is_shared(rows.sparkSession):
             rows.createOrReplaceTempView(view)
@@ -78,8 +79,11 @@ def _full_name(spark: SparkSession, table: str) -> str:
 
 
 @contextlib.contextmanager
-def _transaction(session: SparkSession, mark: TransactionMark) -> Iterator[bool]:
+def _transaction(session: SparkSession, mark: TransactionMark | None) -> Iterator[bool]:
     """Sets ``mark`` for the next statement of ``session``; gives False where Spark takes no such settings."""
+    if mark is None:
+        yield False
+        return
     settings = {
         f"{_TRANSACTION}.txnAppId": mark.app,
         f"{_TRANSACTION}.txnVersion": str(mark.version),
