@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -30,14 +31,15 @@ from .cli_systems import pairs
 @click.option("--list", "lists", is_flag=True, help="List the faults, and end.")
 @click.option("--seed", default=0, show_default=True, help="Another one: other faults, at other points.")
 @click.option("--control", is_flag=True, help="Take the sink's protection away, to see that the proof finds doubles.")
+@click.option("--latency", is_flag=True, help="Also tell how long rows take while the pipeline runs without an end.")
 @click.option("--folder", type=click.Path(path_type=Path), help="For the page and the report, by default in runs/proofs/.")
 @click.option("--keep", is_flag=True, help="Do not remove what the proof has made.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON at the end.")
 def prove(
     pipeline: str | None, source: str | None, sink: str | None, target: str | None, parameters: tuple[str, ...],
-    kills: int, rows: int, faults: str, lists: bool, seed: int, control: bool, folder: Path | None, keep: bool, yes: bool,
-    as_json: bool,
+    kills: int, rows: int, faults: str, lists: bool, seed: int, control: bool, latency: bool, folder: Path | None, keep: bool,
+    yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Breaks PIPELINE again and again on your own systems, in names of its own, and compares every row.
 
@@ -66,7 +68,7 @@ def prove(
         text = f"{unknown[0]} is no parameter of {pipeline}; it has {', '.join(known)}."
         raise Misconfigured("connectors prove", [Problem("--param", text)])
     chosen = [name.strip() for name in faults.split(",") if name.strip()] or list(FAULTS)
-    proof = Proof(notebook, {**known, **own}, place, kills, rows, chosen, seed, control, token)
+    proof = Proof(notebook, {**known, **own}, place, kills, rows, chosen, seed, control, latency, token)
     tell = partial(click.echo, err=as_json)
     for line in proof.plan():
         tell(line)
@@ -83,7 +85,8 @@ def prove(
                 tell(f"not removed: {name}")
         signal.signal(signal.SIGTERM, on_end)
     hidden = "".join(f" --param {name}=…" for name in own)  # their values may be secrets
-    options = f"--seed {seed} --kills {kills} --rows {rows} --faults {','.join(chosen)}{hidden}{' --control' * control}"
+    flags = " --control" * control + " --latency" * latency
+    options = f"--seed {seed} --kills {kills} --rows {rows} --faults {','.join(chosen)}{hidden}{flags}"
     record = ProofRecord(
         pipeline=pipeline,
         command=f"python -m connectors prove {pipeline} {options}",
@@ -94,8 +97,11 @@ def prove(
         delivered=proof.delivered,
         demonstrations=proof.subject.demonstrations,
         unprotected=control,
+        latencies=proof.latencies,
     )
     page = write_proof(record, place)
+    if proof.latencies:
+        tell(f"{median(proof.latencies):,.2f} s {record.latency}")
     click.echo(record.as_json() if as_json else f"{record.title}: {record.judgement}. The page: {page}")
     sys.exit(0 if record.ok else 1)
 

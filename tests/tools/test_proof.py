@@ -92,6 +92,13 @@ def test_runs_share_nothing_but_the_source(tmp_path: Path) -> None:
     assert proven.is_demonstration
 
 
+@pytest.mark.parametrize("kind", ["cdc_to_delta", "dynamodb_to_delta"])
+def test_the_latency_of_a_copy_or_of_changes_is_refused(kind: str, tmp_path: Path) -> None:
+    address = {"database_hostname": "127.0.0.1:1", "database_user": "u"} if kind == "cdc_to_delta" else {"region": "us-east-1"}
+    with pytest.raises(Misconfigured, match=r"--latency +cannot be told: the pipeline ends with each copy"):
+        Proof(PIPELINES / f"{kind}.ipynb", {"checks": f"rules/{kind}.json", **address}, tmp_path / "proof", latency=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -163,6 +170,10 @@ def test_the_page_says_what_was_lost_and_how_to_repeat_it(tmp_path: Path) -> Non
     report = json.loads((tmp_path / "proof.json").read_text())
     assert (report["ok"], report["title"]) == (False, "1 lost, 2 doubled")
     assert report["verdict"]["comparisons"][0]["doubled"] == 2
+    assert "from source to target" not in page
+    page = write_proof(record(latencies=[0.5, 1.5, 0.75]), tmp_path).read_text()
+    assert "0.75 s" in page
+    assert "from source to target, median of 3 portions, at most 1.50 s" in page
 
 
 @pytest.mark.parametrize(

@@ -45,26 +45,44 @@ def judged(proof: Proof) -> Verdict:
     return verdict
 
 
+_APPEND = "lambda rows, batch: rows{change}.write.format('delta').mode('append'){options}.save({{}})"
+BROKEN = {
+    "appends without a ledger": (_APPEND.format(change="", options=""), "sink-commit", "doubled"),
+    "goes by the number of a batch": (
+        _APPEND.format(change="", options=".option('txnAppId', 'a').option('txnVersion', batch)"),
+        "older-checkpoint",
+        "lost",
+    ),
+    "writes what depends on the batch": (
+        _APPEND.format(change=".selectExpr('*', str(batch) + ' AS number')", options=""),
+        "second-driver",
+        "wrong",
+    ),
+}
+"""Sinks that a notebook may have: the text, a fault, and what the fault makes of the rows."""
+
+
 @pytest.mark.long
 @pytest.mark.spark
-def test_a_pipeline_that_appends_without_a_ledger_is_caught(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if at else ()) for at, name in enumerate(BROKEN)])
+def test_a_pipeline_with_a_sink_that_is_none_is_caught(spark: Any, tmp_path: Path, name: str) -> None:
+    sink, fault, harm = BROKEN[name]
     notebook = tmp_path / "naive.ipynb"
     cells = json.loads((PIPELINES / "lines_to_delta.ipynb").read_text())
     for cell in cells["cells"]:
         text = "".join(cell["source"])
-        append = "lambda rows, _: rows.write.format('delta').mode('append').save({})"
-        text = text.replace('connectors.foreach_batch("delta", pipeline.table)', append.format("pipeline.table['path']"))
+        text = text.replace('connectors.foreach_batch("delta", pipeline.table)', sink.format("pipeline.table['path']"))
         place = 'path=pipeline.path("quarantine")'
-        text = text.replace(f'connectors.foreach_batch("delta", {place})', append.format("pipeline.path('quarantine')"))
+        text = text.replace(f'connectors.foreach_batch("delta", {place})', sink.format("pipeline.path('quarantine')"))
         cell["source"] = text
     notebook.write_text(json.dumps(cells))
     shutil.copytree(PIPELINES / "rules", tmp_path / "rules")
-    proof = Proof(notebook, {"checks": "rules/lines_to_delta.json"}, tmp_path / "proof", 1, 400, ["sink-commit"])
+    proof = Proof(notebook, {"checks": "rules/lines_to_delta.json"}, tmp_path / "proof", 1, 400, [fault])
     verdict = judged(proof)
     assert proof.outcomes[0].struck
     target = verdict.comparisons[0]
-    assert target.doubled > 0
-    assert (target.place, target.lost, target.wrong) == ("target", 0, 0)
+    assert target.place == "target"
+    assert getattr(target, harm) > 0
     assert not verdict.ok
 
 
@@ -156,3 +174,13 @@ def test_without_its_ledger_a_sink_is_seen_to_double(spark: Any, kind: str, tmp_
     proof = proof_of(kind, tmp_path / "proof", kills=6, rows=3000, faults=faults, unprotected=True)
     verdict = judged(proof)
     assert sum(comparison.doubled for comparison in verdict.comparisons) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.server
+@pytest.mark.spark
+def test_the_latency_of_a_pipeline_without_an_end_is_told(spark: Any, tmp_path: Path) -> None:
+    proof = proof_of("kafka_to_delta", tmp_path / "proof", kills=1, rows=400, faults=["lost-answer"], latency=True)
+    assert judged(proof).ok
+    assert len(proof.latencies) == 30
+    assert 0.05 < min(proof.latencies) < max(proof.latencies) < 60, proof.latencies

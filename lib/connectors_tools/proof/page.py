@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from connectors.metrics.words import count
@@ -35,6 +36,8 @@ class ProofRecord:
     delivered: Series
     demonstrations: Sequence[str]
     unprotected: bool
+    latencies: Sequence[float] = ()
+    """The seconds that rows have taken from the source into the target, after the faults."""
 
     @property
     def ok(self) -> bool:
@@ -58,6 +61,11 @@ class ProofRecord:
         words = [f"{number:,} {kind}" for kind, number in sums.items() if number]
         words += [] if self.verdict.letters_ok else ["dead letters differ"]
         return ", ".join(words) or "every row once"
+
+    @property
+    def latency(self) -> str:
+        """What the median of the latencies is, in words."""
+        return f"from source to target, median of {count(len(self.latencies), 'portion')}, at most {max(self.latencies):,.2f} s"
 
     @property
     def judgement(self) -> str:
@@ -102,6 +110,8 @@ def _figures(record: ProofRecord) -> list[tuple[str, str, str]]:
     for kind in ("lost", "doubled", "wrong"):
         number = sum(getattr(place, kind) for place in record.verdict.comparisons)
         figures.append((f"{number:,}", f"rows {kind}", "bad" if number else ""))
+    if record.latencies:
+        figures.append((f"{median(record.latencies):,.2f} s", record.latency, ""))
     return figures
 
 

@@ -15,6 +15,7 @@ from connectors.metrics.words import count
 from connectors.testing.demo import orders_of
 from connectors.workbench import session
 
+from .latency import latencies
 from .rounds import FAULTS, Outcome, Rounds
 from .subject import DEMONSTRATIONS, Subject
 from .verdict import Verdict, delivered, verdict
@@ -32,7 +33,8 @@ class Proof:
     ``parameters`` are the notebook's, such as the address of the system; without one, a demonstration is proven. The proof
     makes names of its own there, which :meth:`names` tells, and removes them. Its state and log are in ``folder``.
     ``faults`` are names of :data:`~.rounds.FAULTS`; which one strikes when depends on ``seed`` alone. ``unprotected`` takes
-    the ledgers away, to show that the method sees doubles. Raises :class:`~connectors.ground.errors.Misconfigured` if the
+    the ledgers away, to show that the method sees doubles. With ``latency`` the pipeline then runs without an end for half a
+    minute. Raises :class:`~connectors.ground.errors.Misconfigured` if the
     notebook or a parameter cannot be proven.
     """
 
@@ -44,12 +46,15 @@ class Proof:
     faults: Sequence[str] = tuple(FAULTS)
     seed: int = 0
     unprotected: bool = False
+    latency: bool = False
     token: str = field(default_factory=lambda: f"prove_{machine.token()[:8]}")
     outcomes: list[Outcome] = field(default_factory=list)
     started: float = 0.0
     """Seconds since 1970."""
     delivered: list[tuple[float, int]] = field(default_factory=list)
     """The rows delivered, by seconds since the start."""
+    latencies: list[float] = field(default_factory=list)
+    """The seconds that rows have taken from the source into the target."""
     _has_names: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +71,9 @@ class Proof:
         self.folder.mkdir(parents=True, exist_ok=True)
         atexit.register(shutil.rmtree, self.folder / DEMONSTRATIONS, ignore_errors=True)  # behind the ends of their servers
         self.subject = Subject(self.notebook, self.parameters, self.folder, self.token)
+        if self.latency and (self.subject.is_copy or self.subject.is_merged):
+            text = "cannot be told: the pipeline ends with each copy, or counts no batches; leave it out."
+            raise Misconfigured("connectors prove", [Problem("--latency", text)])
 
     def names(self) -> list[str]:
         """What the proof makes in the systems, and removes."""
@@ -120,6 +128,8 @@ class Proof:
         spark = session()
         judgement = verdict(spark, self.subject, fed)
         self.delivered = [(time - self.started, rows) for time, rows in delivered(spark, self.subject)]
+        if self.latency and judgement.ok:
+            self.latencies = latencies(spark, self.subject, fed, self.folder / "drivers.log")
         return judgement
 
     def clean(self) -> list[str]:

@@ -82,14 +82,17 @@ def verdict(spark: SparkSession, subject: Subject, fed: int) -> Verdict:
     return Verdict(comparisons, fed, read, letters)
 
 
-def delivered(spark: SparkSession, subject: Subject) -> list[tuple[float, int]]:
-    """The rows that the broken pipeline had delivered by each commit of its batches, whose time is in seconds since 1970."""
+def delivered(spark: SparkSession, subject: Subject, column: str = "good") -> list[tuple[float, int]]:
+    """The rows that the broken pipeline had delivered by each commit of its batches, whose time is in seconds since 1970.
+
+    ``column`` says which ones: ``good``, ``quarantined`` or all ``rows``.
+    """
     pipeline = subject.pipeline("out")
     if subject.is_merged or subject.is_copy:
         return []
     commits = history(spark, {"path": pipeline.path("counts")}).where("operationMetrics.numOutputRows = 1").orderBy("version")
     times = [row[0] for row in commits.selectExpr("double(timestamp)").collect()]
-    rows = [row[0] for row in pipeline.stored(spark, "counts").orderBy("batch_id").select("good").collect()]
+    rows = [row[0] for row in pipeline.stored(spark, "counts").orderBy("batch_id").select(column).collect()]
     return list(zip(times, accumulate(rows), strict=False))
 
 
