@@ -23,6 +23,7 @@ from connectors.ground import machine
 from connectors.ground.messages import message_in
 from connectors.spark.session import driver_process
 from connectors.systems import add_system, all_systems
+from connectors.systems.delta import merge
 from connectors.testing.faults import FailureInjector, faulty_calls, faulty_sink, faulty_source
 from connectors.testing.notebooks import run_notebook
 from connectors.workbench.settings import python_path
@@ -104,6 +105,7 @@ def add_faults(systems: Sequence[str], injector: FailureInjector, *, unprotected
             add_system(faulty_source(source, injector))
         if sink is not None:
             add_system(faulty_sink(_forgetful(sink) if unprotected else sink, injector))
+    merge.ChangeTable = faulty_sink(merge.ChangeTable, injector)  # type: ignore[misc, assignment]  # no format has its name
 
 
 def _forgetful(kind: type[Sink]) -> type[Sink]:

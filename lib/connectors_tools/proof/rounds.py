@@ -40,7 +40,7 @@ _ROWS: Final = (Point.READ_ROW, Point.TASK_ROW)
 _CALLS: Final = 12
 """A fault of a call strikes one of so many first calls of a process."""
 _PASSES: Final = 6
-"""A batch has two to four sinks, and a round has about three batches."""
+"""A batch has two to four sinks, and a round has about three batches. One of changes has one sink, and a round may have one."""
 _LATEST_KILL: Final = 25.0
 """Seconds after its start at which a driver that passes no chosen point is killed."""
 _HOLD_SECONDS: Final = 120.0
@@ -130,20 +130,20 @@ class Rounds:
         return f"killed {seconds:.1f} s after its start, at any moment"
 
     def _executor(self, cores: int) -> str:
-        point = self._chance.choice(_ROWS)
+        point = self._chance.choice([point for point in _ROWS if point in self._points])
         self._arm(point, Action.KILL_EXECUTOR)
         driver = self._start(cores, "local-cluster[2,1,1024]")
         return self._end(driver, driver.wait(), f"killed where {point.value}")
 
     def _sink_commit(self, cores: int) -> str:
-        point = self._chance.choice([point for point in _BEFORE if point in self._points] or [Point.TASK_ROW])
+        point = self._chance.choice([point for point in _BEFORE if point in self._points] or [Point.READ_ROW])
         self._arm(point, Action.RAISE)
         driver = self._start(cores)
         return self._end(driver, driver.wait(), f"an error where {point.value}")
 
     def _lost_answer(self, cores: int) -> str:
         points = [point for point in _AFTER if point in self._points]
-        is_commit = bool(points) and self._chance.random() < 0.5
+        is_commit = bool(points) and (self.subject.is_merged or self._chance.random() < 0.5)  # Debezium calls by itself
         point = self._chance.choice(points) if is_commit else Point.CALL_AFTER
         self._arm(point, Action.RAISE if is_commit else Action.OUTAGE)
         driver = self._start(cores)
@@ -157,7 +157,7 @@ class Rounds:
 
     def _second_driver(self, cores: int) -> str:
         points = [point for point in (*_BEFORE, *_AFTER) if point in self._points and point is not Point.TASK_STAGED]
-        point = self._chance.choice(points or [Point.TASK_ROW])
+        point = self._chance.choice(points or [Point.READ_ROW])
         (self._injector.folder / "released").unlink(missing_ok=True)
         held = len(self._injector.held())
         self._arm(point, Action.HOLD)
@@ -192,7 +192,8 @@ class Rounds:
 
     def _arm(self, point: Point, action: Action) -> None:
         """Arms a fault for a row, for a call, or for one of the first times that a sink is at ``point``."""
-        most = self._few if point in _ROWS else _CALLS if point is Point.CALL_AFTER else _PASSES
+        passes = 1 if self.subject.is_merged else _PASSES
+        most = self._few if point in _ROWS else _CALLS if point is Point.CALL_AFTER else passes
         self._injector.arm(point, action, row=self._chance.randrange(1, most + 1))
 
     def _start(self, cores: int, master: str = "") -> Driver:
@@ -217,6 +218,8 @@ class Rounds:
 
 def _points(subject: Subject) -> tuple[Point, ...]:
     """The points that the pipeline passes."""
+    if subject.is_copy:  # Spark itself replaces the target
+        return (Point.READ_ROW,)
     points = [Point.TASK_ROW, Point.COMMIT_BEFORE, Point.COMMIT_AFTER]
     if subject.source_end.system != "delta":
         kind = source_class(SOURCES[subject.source_end.system].format)

@@ -294,7 +294,8 @@ def test_changes_that_come_again_behind_a_later_snapshot_make_no_version(spark: 
     kept.merge(*first)
     assert history(spark, kept.path) == versions
     kept.merge(first[1], database.upsert(id=1, name="small", amount=3))  # the one that it takes values from is not there
-    assert len(history(spark, kept.path)) == len(versions) + 1
+    amounts = [row[1:3] for row in history(spark, kept.path)]
+    assert amounts == [("large", 1), ("large", 2), ("repaired", 9), ("small", 3)]
     assert_current(spark, kept)
 
 
