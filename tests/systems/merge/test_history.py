@@ -239,11 +239,11 @@ def test_a_new_column_has_its_default_in_the_versions_before_and_makes_no_new_on
     database = Database()
     database.fields["before"] = {"type": "string", "optional": True}
     first = [database.upsert(id=1, name=name, amount=1, before=name) for name in "ab"]
-    kept.merge(*first, database.upsert(id=2, name="a", amount=1))
+    kept.merge(*first, database.upsert(id=2, name="a", amount=1), database.delete(2))
     database.fields["note"] = {"type": "string", "optional": True, "default": "x"}
     kept.merge(*first, database.upsert(id=1, name="c", amount=1, before="c", note="n"))
     notes = [(*row[:2], row[3]) for row in history(spark, kept.path, "note")]
-    assert notes == [(1, "a", "x"), (1, "b", "x"), (1, "c", "n"), (2, "a", "x")]
+    assert notes == [(1, "a", "x"), (1, "b", "x"), (1, "c", "n"), (2, "a", "x"), (2, None, None)]
     assert_current(spark, kept)
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...core import Batch, Misconfigured, Problem, StateError
 from ...formats.base import quoted
 from ...ground.state import digest
-from .change_log import AT, DELETED, MOVED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
+from .change_log import AT, DELETED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
 from .change_target import COMPLETE, DELETION_TIME, END, ChangeTarget, history_of
 from .column_types import widen
 from .holes import hole_conditions
@@ -47,8 +47,6 @@ _STORED, _BEFORE, _EPOCH, _LIFE, _CONTENT, _SAME, _GONE = (
 )
 """Columns beside those of a version: is it stored, and with which times; the last snapshot of its row; how often the row was
 deleted before; its values as one text; does it repeat another one; is it no version any more."""
-_ABSENT: Final = "true"
-"""The condition of holes in a column that the changes do not have."""
 _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -159,7 +157,7 @@ class ChangeHistory:
             (F.col(quoted(name)) if name in keys else F.when(~F.col(DELETED), F.col(quoted(name)))).alias(name)
             for name in changes.columns
         ]
-        return changes.frame.select(*cells, DELETED, SNAPSHOT, MOVED, POSITION, ORDINAL, at.alias(AT))
+        return changes.frame.select(*cells, DELETED, SNAPSHOT, POSITION, ORDINAL, at.alias(AT))
 
     def _of_ghosts(self, at: DataFrame, keys: Sequence[str], ghosts: str, state: LogState, batch: Batch) -> DataFrame:
         """The ends of the rows ``old`` of the table for which ``ghosts`` is true, which a snapshot has seen ``at`` a time."""
@@ -169,7 +167,7 @@ class ChangeHistory:
         sql = f"SELECT {', '.join(map(quoted, keys))} FROM {self.target.sql} AS old WHERE {ghosts}"
         return at.sparkSession.sql(sql).crossJoin(at).select(
             *map(quoted, keys),
-            F.lit(True).alias(DELETED), F.lit(True).alias(SNAPSHOT), F.lit(False).alias(MOVED),
+            F.lit(True).alias(DELETED), F.lit(True).alias(SNAPSHOT),
             F.lit(position).alias(POSITION), F.lit(0).cast("bigint").alias(ORDINAL), AT,
         )  # fmt: skip
 
@@ -182,7 +180,7 @@ class ChangeHistory:
         present = {name.lower() for name in changes.columns} if changes is not None else set()
         holes = hole_conditions(changes.columns) if changes is not None and has_holes else {}
         # a change leaves a column as it is that its source has no more, as in the table
-        holes |= {name: _ABSENT for name in names if name.lower() not in {*present, *map(str.lower, keys)}}
+        holes |= {name: "true" for name in names if name.lower() not in {*present, *map(str.lower, keys)}}
         versions = _with_times(self._versions(rows, names, keys, state, holes), keys)
         is_new = ~F.col(_STORED) & ~F.col(_GONE)
         is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col(_BEFORE)))
@@ -219,7 +217,7 @@ class ChangeHistory:
         epoch, position = (F.split_part(F.col(_PLACE), F.lit(" "), F.lit(part)) for part in (1, 2))
         stored = _rows_of(self._stored(spark), rows, keys).select(
             *map(quoted, names),
-            F.col(END).alias(DELETED), (position == "").alias(SNAPSHOT), F.lit(False).alias(MOVED), position.alias(POSITION),
+            F.col(END).alias(DELETED), (position == "").alias(SNAPSHOT), position.alias(POSITION),
             F.lit(-1).cast("bigint").alias(ORDINAL), F.col(FROM).alias(AT), F.lit(True).alias(_STORED), epoch.alias(_EPOCH),
             F.struct(FROM, TO, CURRENT).alias(_BEFORE),
         )  # fmt: skip
@@ -247,7 +245,7 @@ class ChangeHistory:
         before = F.lag(_CONTENT).over(equal.orderBy(_PLACE))
         is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, log_part, _CONTENT))
         whole = whole.withColumn(_SAME, is_stored | F.coalesce(before == F.col(_CONTENT), F.lit(False)))
-        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL, MOVED)
+        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL)
 
 
 def _rows_of(frame: DataFrame, others: DataFrame, keys: Sequence[str], how: str = "left_semi") -> DataFrame:
@@ -284,8 +282,6 @@ def _whole(versions: DataFrame, keys: Sequence[str], holes: Mapping[str, str]) -
         cell = F.col(quoted(name))
         if name in holes:
             is_hole = ~F.col(_STORED) & ~F.col(DELETED) & F.coalesce(F.expr(holes[name]), F.lit(False))
-            if holes[name] != _ABSENT:  # what another key had is not known
-                cell, is_hole = F.when(~is_hole | ~F.col(MOVED), cell), is_hole & ~F.col(MOVED)
             value = F.when(~is_hole & ~F.col(DELETED), F.struct(cell.alias("value")))
             cell = F.when(is_hole, F.last(value, ignorenulls=True).over(_order(keys, _LIFE))["value"]).otherwise(cell)
         cells.append(cell.alias(name))
