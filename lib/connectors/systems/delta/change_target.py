@@ -12,7 +12,7 @@ from ...formats.base import quoted
 from ...ground.options import Values
 from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_value
 from .log_state import STATE_PROPERTY, LogState
-from .sink import TablePlace, known_columns
+from .sink import PROPERTIES, TablePlace, known_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,7 @@ class ChangeTarget:
         columns.append(F.lit("").alias(self.position))
         if self.deleted is not None:
             columns.append(F.lit(None).cast("timestamp").alias(self.deleted))
-        writer = spark.range(0).select(*columns).write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
+        writer = spark.range(0).select(*columns).write.format("delta").mode("append").options(**PROPERTIES)
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
         self.types = {name.lower(): kind for name, kind in types.items()}
 
@@ -145,8 +145,8 @@ class ChangeTarget:
 
         position, time = F.col(POSITION).alias(self.position), F.current_timestamp().alias(DELETION_TIME)
         rows = deletes.select(*map(quoted, keys), position, time)
-        place, evolution = self._deletions, {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
-        writer = rows.write.format("delta").mode("append").options(**evolution)  # a key may have become wider
+        place, evolution = self._deletions, {"mergeSchema": "true", **PROPERTIES}  # a key may have become wider
+        writer = rows.write.format("delta").mode("append").options(**evolution)
         writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
         self._has_deletions = True
         if number % 100 == 99:

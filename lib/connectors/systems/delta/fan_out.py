@@ -11,7 +11,7 @@ from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
-from .sink import TablePlace, TransactionMark, same_key
+from .sink import PROPERTIES, TablePlace, TransactionMark, same_key
 from .tables import TABLES, TablesCommitter, TablesSink, append, place_of
 from .transaction import Merges
 
@@ -125,7 +125,7 @@ class DeltaTablesCommitter(TablesCommitter):
             self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
-        evolution = {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
+        evolution = {"mergeSchema": "true", **PROPERTIES}
         append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
 
     def _keys_of(self, table: str, primary: Set[tuple[str, ...]]) -> Sequence[str]:

@@ -34,7 +34,7 @@ from .column_types import widen
 from .holes import hole_conditions
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
-from .sink import known_columns, same_key
+from .sink import PROPERTIES, known_columns, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -144,8 +144,7 @@ class ChangeHistory:
             ends = by_place.agg(F.min(DELETION_TIME).alias(FROM), F.min(DELETION_TIME).alias(TO))
             ends = ends.withColumn(CURRENT, F.lit(False)).withColumn(END, F.lit(True))
             rows = rows.unionByName(ends, allowMissingColumns=True)
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        writer = writer.option("delta.enableTypeWidening", "true")
+        writer = rows.write.format("delta").mode("overwrite").options(overwriteSchema="true", **PROPERTIES)
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
 
     def _of_changes(self, changes: Changes, keys: Sequence[str]) -> DataFrame:

@@ -309,6 +309,10 @@ class RecordingCommitter(FrameCommitter):
         self.ledger.commit(entry, committables)
 
 
+PROPERTIES: Final = {"delta.enableTypeWidening": "true", "delta.enableDeletionVectors": "true"}
+"""The properties of tables that this library makes and merges into: a MERGE then writes changed rows alone, not their files."""
+
+
 def same_key(keys: Sequence[str]) -> str:
     """The condition of a MERGE that the rows ``old`` and ``new`` have one key."""
     return " AND ".join(f"old.{quoted(key)} <=> new.{quoted(key)}" for key in keys)
