@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from connectors.ground import machine
 from connectors.testing.demo import orders_of
+from connectors.testing.scratch import is_cut_off
 
 from .driver import Driver, Task
 from .subject import Subject
@@ -34,6 +36,10 @@ def latencies(spark: SparkSession, subject: Subject, fed: int, log: Path) -> lis
     parameters = {**subject.parameters("out"), "trigger": "continuous"}
     task = Task(str(subject.notebook.absolute()), parameters, str(subject.folder / "faults"), (), "local[2]")
     driver, base = Driver(task, log), _total(spark, subject)
+    orders = (order for order in orders_of(fed, 2 * _ROWS * (_PORTIONS + 1)) if not is_cut_off(order))  # no dead letters
+
+    def put() -> None:
+        subject.put(list(islice(orders, _ROWS)))
 
     def wait(rows: int) -> None:
         until = machine.monotonic() + _LONGEST
@@ -42,11 +48,11 @@ def latencies(spark: SparkSession, subject: Subject, fed: int, log: Path) -> lis
 
     times = []
     try:
-        subject.put(list(orders_of(fed, _ROWS)))  # for which the pipeline starts
+        put()  # for which the pipeline starts
         wait(_ROWS)
-        for number in range(1, _PORTIONS + 1):
+        for _ in range(_PORTIONS):
             times.append(machine.time())
-            subject.put(list(orders_of(fed + number * _ROWS, _ROWS)))
+            put()
             machine.sleep(_PAUSE)
         wait((_PORTIONS + 1) * _ROWS)
         commits = delivered(spark, subject, "rows")
