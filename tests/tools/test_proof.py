@@ -170,10 +170,10 @@ def test_the_page_says_what_was_lost_and_how_to_repeat_it(tmp_path: Path) -> Non
     report = json.loads((tmp_path / "proof.json").read_text())
     assert (report["ok"], report["title"]) == (False, "1 lost, 2 doubled")
     assert report["verdict"]["comparisons"][0]["doubled"] == 2
-    assert "from source to target" not in page
+    assert "latency" not in page
     page = write_proof(record(latencies=[0.5, 1.5, 0.75]), tmp_path).read_text()
     assert "0.75 s" in page
-    assert "from source to target, median of 3 portions, at most 1.50 s" in page
+    assert "median latency, at most 1.50 s" in page
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,6 @@ class ProofRecord:
         return ", ".join(words) or "every row once"
 
     @property
-    def latency(self) -> str:
-        """What the median of the latencies is, in words."""
-        return f"from source to target, median of {count(len(self.latencies), 'portion')}, at most {max(self.latencies):,.2f} s"
-
-    @property
     def judgement(self) -> str:
         """What the verdict says of the promises."""
         if self.verdict.ok and not self.has_struck:
@@ -111,7 +106,7 @@ def _figures(record: ProofRecord) -> list[tuple[str, str, str]]:
         number = sum(getattr(place, kind) for place in record.verdict.comparisons)
         figures.append((f"{number:,}", f"rows {kind}", "bad" if number else ""))
     if record.latencies:
-        figures.append((f"{median(record.latencies):,.2f} s", record.latency, ""))
+        figures.append((f"{median(record.latencies):,.2f} s", f"median latency, at most {max(record.latencies):,.2f} s", ""))
     return figures
 
 
