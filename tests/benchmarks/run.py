@@ -49,6 +49,7 @@ SHORT = {
     "kinesis": "200000",
     "latency": "--rounds 2 --seconds 10 --rates 1000",
     "lookups": "20000",
+    "merge": "--rounds 3",
     "pubsub": "100000",
     "redis": "150000",
     "search": "100000",
