@@ -47,6 +47,7 @@ def prove(
     source once more, undisturbed, and both targets must be equal, row by row. Touches no name that exists. Exit code: 0 when
     every promise was kept, 1 when not, 2 when the command line is wrong.
     """
+    from .proof.latency import PORTIONS
     from .proof.page import ProofRecord, write_proof
     from .proof.proof import Proof
     from .proof.rounds import FAULTS
@@ -100,9 +101,9 @@ def prove(
         latencies=proof.latencies,
     )
     page = write_proof(record, place)
-    if proof.latencies:
-        times = f"{median(proof.latencies):,.2f} s (median), at most {max(proof.latencies):,.2f} s"
-        tell(f"{len(proof.latencies)} portions of rows took {times} from source to target")
+    if latency:
+        times = f": {median(proof.latencies):,.2f} s (median), at most {max(proof.latencies):,.2f} s" if proof.latencies else ""
+        tell(f"latency of {len(proof.latencies)} of {PORTIONS} portions of rows{times}")
     click.echo(record.as_json() if as_json else f"{record.title}: {record.judgement}. The page: {page}")
     sys.exit(0 if record.ok else 1)
 

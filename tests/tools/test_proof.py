@@ -95,7 +95,7 @@ def test_runs_share_nothing_but_the_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["cdc_to_delta", "dynamodb_to_delta"])
 def test_the_latency_of_a_copy_or_of_changes_is_refused(kind: str, tmp_path: Path) -> None:
     address = {"database_hostname": "127.0.0.1:1", "database_user": "u"} if kind == "cdc_to_delta" else {"region": "us-east-1"}
-    with pytest.raises(Misconfigured, match=r"--latency +cannot be told: the pipeline ends with each copy"):
+    with pytest.raises(Misconfigured, match=r"--latency +does not fit the pipeline, which ends with each copy"):
         Proof(PIPELINES / f"{kind}.ipynb", {"checks": f"rules/{kind}.json", **address}, tmp_path / "proof", latency=True)
 
 

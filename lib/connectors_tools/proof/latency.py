@@ -18,7 +18,7 @@ from .verdict import delivered
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PORTIONS: Final = 30
+PORTIONS: Final = 30
 _ROWS: Final = 20
 """Rows of a portion."""
 _PAUSE: Final = 1.0
@@ -36,7 +36,7 @@ def latencies(spark: SparkSession, subject: Subject, fed: int, log: Path) -> lis
     parameters = {**subject.parameters("out"), "trigger": "continuous"}
     task = Task(str(subject.notebook.absolute()), parameters, str(subject.folder / "faults"), (), "local[2]")
     driver, base = Driver(task, log), _total(spark, subject)
-    orders = (order for order in orders_of(fed, 2 * _ROWS * (_PORTIONS + 1)) if not is_cut_off(order))  # no dead letters
+    orders = (order for order in orders_of(fed, 2 * _ROWS * (PORTIONS + 1)) if not is_cut_off(order))  # no dead letters
 
     def put() -> None:
         subject.put(list(islice(orders, _ROWS)))
@@ -50,11 +50,11 @@ def latencies(spark: SparkSession, subject: Subject, fed: int, log: Path) -> lis
     try:
         put()  # for which the pipeline starts
         wait(_ROWS)
-        for _ in range(_PORTIONS):
+        for _ in range(PORTIONS):
             times.append(machine.time())
             put()
             machine.sleep(_PAUSE)
-        wait((_PORTIONS + 1) * _ROWS)
+        wait((PORTIONS + 1) * _ROWS)
         commits = delivered(spark, subject, "rows")
     finally:
         driver.kill()

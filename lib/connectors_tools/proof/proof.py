@@ -72,7 +72,7 @@ class Proof:
         atexit.register(shutil.rmtree, self.folder / DEMONSTRATIONS, ignore_errors=True)  # behind the ends of their servers
         self.subject = Subject(self.notebook, self.parameters, self.folder, self.token)
         if self.latency and (self.subject.is_copy or self.subject.is_merged):
-            text = "cannot be told: the pipeline ends with each copy, or counts no batches; leave it out."
+            text = "does not fit the pipeline, which ends with each copy, or has no counts of batches; leave it out."
             raise Misconfigured("connectors prove", [Problem("--latency", text)])
 
     def names(self) -> list[str]:

@@ -50,7 +50,7 @@ class LogState:
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
     ``columns`` are the types, by name, that the log has declared last. ``deleted`` is the column that tells which rows are
-    deleted, where these stay. ``history`` is ``incomplete``, then ``complete``, where the versions of rows are kept, too.
+    deleted, where these stay. ``history`` is ``incomplete``, then ``complete``, for a table with a history.
     """
 
     topic: str
