@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.ground.errors import Misconfigured
+from connectors.testing.faults import Point
 from connectors_tools.cli import main
 from connectors_tools.pipelines import files_of
 from connectors_tools.proof.driver import Driver
@@ -90,6 +92,33 @@ def test_runs_share_nothing_but_the_source(tmp_path: Path) -> None:
     same = {name for name in runs[0] if runs[0][name] == runs[1][name]}
     assert same == {"checks", "options", "source", "trigger", "workdir"}
     assert proven.is_demonstration
+
+
+def test_the_faults_of_a_copy_strike_where_it_is_read_since_no_sink_writes_it(tmp_path: Path) -> None:
+    points: dict[str, set[Point]] = {}
+    for kind, address in {"dynamodb_to_delta": {"region": "us-east-1"}, "lines_to_delta": {"source": str(tmp_path)}}.items():
+        proven = subject(kind, tmp_path / kind, **address)
+        points[kind] = {*Rounds(proven, list(FAULTS), 0, 10, unprotected=False, since=0.0)._points}
+    assert points["dynamodb_to_delta"] == {Point.READ_ROW}
+    assert points["lines_to_delta"] == {Point.READ_ROW, Point.TASK_ROW, Point.COMMIT_BEFORE, Point.COMMIT_AFTER}
+
+
+def test_faults_strike_the_merge_of_changes_too() -> None:
+    script = """
+from connectors.core import Batch
+from connectors.systems.delta import merge
+from connectors.testing.faults import Action, FailureInjector, Point
+from connectors_tools.proof.driver import add_faults
+injector = FailureInjector(sys.argv[1])
+add_faults(["connect"], injector, unprotected=False)
+injector.arm(Point.COMMIT_BEFORE, Action.RAISE)
+sink = merge.merge("/nowhere").sink
+sink.committer().commit_frame(None, Batch(sink.sink_id(), "q", 0))
+"""
+    command = [sys.executable, "-c", f"import sys\n{script}"]
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run([*command, folder], capture_output=True, text=True, check=False)
+    assert Point.COMMIT_BEFORE.value in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["cdc_to_delta", "dynamodb_to_delta"])
