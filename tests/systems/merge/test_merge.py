@@ -40,6 +40,18 @@ def test_an_older_checkpoint_and_another_query_are_refused(target: Target) -> No
         target.merge(database.upsert(id=1, name="c", amount=1), number=0, query="another")
 
 
+def test_a_batch_writes_the_rows_that_have_changed_and_not_their_files(target: Target) -> None:
+    database = Database()
+    target.merge(*(database.upsert(id=key, name="a", amount=1) for key in range(5)))
+    target.merge(database.upsert(id=1, name="b", amount=2), database.delete(2))
+    history = target.spark.sql(f"DESCRIBE HISTORY delta.`{target.path}` LIMIT 1")
+    (newest,) = history.select("operation", "operationMetrics").collect()
+    copied, updated = (int(newest[1][f"numTargetRows{kind}"]) for kind in ("Copied", "Updated"))
+    assert (newest[0], copied, updated) == ("MERGE", 0, 1)
+    assert target.rows() == expected(database)
+    assert delta(target.path).drop("_position").sort_by("id").to_pylist() == expected(database)
+
+
 @pytest.mark.soak
 def test_a_batch_without_changes_is_recorded_too(target: Target) -> None:
     database = Database()
