@@ -405,6 +405,28 @@ def test_a_version_that_is_erased_while_a_batch_is_written_does_not_come_back(
 
 
 @pytest.mark.soak
+def test_a_driver_that_stood_still_as_another_went_on_alters_no_version(
+    spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, merge = Database(), Merges.merge
+    kept.merge(database.upsert(id=1, name="a", amount=1))
+    changes = [database.upsert(id=1, name=name, amount=1) for name in "bc"]
+
+    def late_merge(self: Merges, rows: Any, *more: Any) -> bool:
+        monkeypatch.undo()
+        rows = spark.createDataFrame(rows.collect(), rows.schema)  # as another process has read them
+        other = Target(spark, kept.path, history=True)
+        for number, change in enumerate(changes, start=1):
+            other.merge(change, number=number)
+        return merge(self, rows, *more)
+
+    monkeypatch.setattr(Merges, "merge", late_merge)
+    kept.merge(changes[0])
+    assert [row[1] for row in history(spark, kept.path)] == ["a", "b", "c"]
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
 def test_a_history_that_begins_later_has_the_rows_of_that_time_and_then_stays(spark: Any, tmp_path: Path) -> None:
     database = Database()
     log, path = Log(database), tmp_path / "orders"

@@ -183,15 +183,17 @@ class ChangeHistory:
         versions = _with_times(self._versions(rows, names, keys, state, holes), keys)
         is_new = ~F.col(_STORED) & ~F.col(_GONE)
         is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col(_BEFORE)))
-        versions = versions.where(is_new | is_other).drop(_BEFORE).persist()
+        versions = versions.where(is_new | is_other).persist()
         columns = [*names, *OWN]
         listing, values = (", ".join(f"{side}{quoted(name)}" for name in columns) for side in ("", "new."))
         sets = ", ".join(f"{name} = new.{name}" for name in (FROM, TO, CURRENT))
+        # another driver may have gone on since the versions were read
+        is_as_read = f"struct(old.{FROM}, old.{TO}, old.{CURRENT}) <=> new.{_BEFORE}"
 
         def statement(target: str, source: str) -> str:
             return (
                 f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} AND old.{_PLACE} = new.{_PLACE} "
-                f"WHEN MATCHED AND new.{_GONE} THEN DELETE WHEN MATCHED THEN UPDATE SET {sets} "
+                f"WHEN MATCHED AND new.{_GONE} THEN DELETE WHEN MATCHED AND {is_as_read} THEN UPDATE SET {sets} "
                 f"WHEN NOT MATCHED AND NOT new.{_STORED} THEN INSERT ({listing}) VALUES ({values})"
             )
 
