@@ -427,6 +427,27 @@ def test_a_driver_that_stood_still_as_another_went_on_alters_no_version(
 
 
 @pytest.mark.soak
+def test_a_driver_that_stood_still_as_another_began_the_history_leaves_it_as_it_is(
+    spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, create = Database(), ChangeHistory._create
+    log = Log(database)
+    changes = [log.note(database.upsert(id=1, name=name, amount=1)) for name in "abc"]
+
+    def late_create(self: ChangeHistory, spark: Any) -> None:
+        monkeypatch.undo()
+        other = Target(spark, kept.path, history=True)
+        for change in changes:
+            other.merge(change)
+        create(self, spark)
+
+    monkeypatch.setattr(ChangeHistory, "_create", late_create)
+    kept.merge(changes[0])
+    assert history(spark, kept.path) == log.versions()
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
 def test_a_history_that_begins_later_has_the_rows_of_that_time_and_then_stays(spark: Any, tmp_path: Path) -> None:
     database = Database()
     log, path = Log(database), tmp_path / "orders"

@@ -144,7 +144,7 @@ class ChangeHistory:
             ends = by_place.agg(F.min(DELETION_TIME).alias(FROM), F.min(DELETION_TIME).alias(TO))
             ends = ends.withColumn(CURRENT, F.lit(False)).withColumn(END, F.lit(True))
             rows = rows.unionByName(ends, allowMissingColumns=True)
-        writer = rows.write.format("delta").mode("overwrite").options(overwriteSchema="true", **PROPERTIES)
+        writer = rows.write.format("delta").mode("ignore").options(**PROPERTIES)  # another driver may have made it
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
 
     def _of_changes(self, changes: Changes, keys: Sequence[str]) -> DataFrame:
