@@ -448,6 +448,55 @@ def test_a_driver_that_stood_still_as_another_began_the_history_leaves_it_as_it_
 
 
 @pytest.mark.soak
+def test_changes_from_before_the_history_that_come_again_behind_a_snapshot_end_as_the_table(spark: Any, tmp_path: Path) -> None:
+    database = Database()
+    target = Target(spark, tmp_path / "orders")
+    changes = [database.upsert(id=1, name=name, amount=1) for name in "abc"]
+    target.merge(*changes)
+    target.options["history"] = True
+    target.restart()
+    target.merge(*database.incremental(1))
+    target.merge(changes[1])
+    assert_current(spark, target)
+    target.merge(*changes[1:])
+    assert_current(spark, target)
+    versions = history(spark, target.path)
+    target.merge(*changes[1:])
+    assert history(spark, target.path) == versions
+    assert_current(spark, target)
+
+
+@pytest.mark.soak
+def test_a_change_from_before_a_deletion_does_not_take_the_place_of_a_later_snapshot(spark: Any, kept: Target) -> None:
+    database = Database()
+    first, late = (database.upsert(id=1, name=name, amount=1) for name in "ab")
+    kept.merge(first, database.delete(1))
+    database.rows[1] = {"id": 1, "name": "c", "amount": 1}
+    database.lsn += 10
+    kept.merge(*database.incremental(1))
+    kept.merge(late)
+    assert sorted(row[1] for row in history(spark, kept.path) if row[1]) == ["a", "b", "c"]
+    assert_current(spark, kept)
+
+
+@pytest.mark.soak
+def test_a_batch_without_positions_that_is_done_again_in_another_order_doubles_no_version(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database()
+    target = Target(spark, tmp_path / "orders", history=True, order="arrival")
+    batch = [database.upsert(id=key, name="a", amount=1) for key in (1, 2)]
+    with monkeypatch.context() as patch:
+        patch.setattr(ChangeTableCommitter, "_merge", lambda *_: (_ for _ in ()).throw(RuntimeError("killed")))
+        with pytest.raises(RuntimeError, match="killed"):
+            target.merge(*batch)
+    target.restart()
+    target.merge(*reversed(batch), number=target.number)
+    assert [row[:2] for row in history(spark, target.path)] == [(1, "a"), (2, "a")]
+    assert_current(spark, target)
+
+
+@pytest.mark.soak
 def test_a_history_that_begins_later_has_the_rows_of_that_time_and_then_stays(spark: Any, tmp_path: Path) -> None:
     database = Database()
     log, path = Log(database), tmp_path / "orders"

@@ -33,7 +33,7 @@ from .change_target import COMPLETE, DELETION_TIME, END, ChangeTarget, history_o
 from .column_types import widen
 from .holes import hole_conditions
 from .log_state import LogState
-from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
+from .positions import ARRIVAL, FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_text
 from .sink import PROPERTIES, known_columns, same_key
 from .transaction import Merges
 
@@ -230,21 +230,27 @@ class ChangeHistory:
         whole = rows.withColumn(_STORED, F.lit(False)).unionByName(stored, allowMissingColumns=True)
         whole = whole.unionByName(snapshots, allowMissingColumns=True)
         position = F.col(POSITION)
-        log_part = position if state.order == ARRIVAL else position.substr(F.lit(1), F.length(position) - PLACE_LENGTH)
+        # a batch that is done again may have its records in another order
+        place_length = ORDINAL_LENGTH if state.order == ARRIVAL else PLACE_LENGTH
+        log_part = position.substr(F.lit(1), F.length(position) - place_length)
         by_key = Window.partitionBy(*map(quoted, keys))
-        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, log_part)
+        log = Window.partitionBy(*map(quoted, keys), SNAPSHOT)
         newest = F.max(F.when(F.col(SNAPSHOT) & ~F.col(_STORED), position)).over(by_key.orderBy(ORDINAL))
         newest = F.greatest(newest, F.max(_EPOCH).over(by_key), F.lit(""))
-        repeat = F.max(F.when(~F.col(SNAPSHOT), F.col(_EPOCH))).over(equal)
-        whole = whole.withColumn(_EPOCH, F.when(F.col(_STORED), F.col(_EPOCH)).otherwise(F.coalesce(repeat, newest)))
+        is_repeat = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, log_part))
+        # as in the table, a change is behind the snapshot, unless it is older than a deletion or comes again
+        deleted = F.max(F.when(F.col(_STORED) & F.col(DELETED), F.col(_EPOCH))).over(log.orderBy(log_part.desc()))
+        epoch = F.when(F.col(_STORED), F.col(_EPOCH)).when(F.col(SNAPSHOT), newest)
+        whole = whole.withColumn(_EPOCH, epoch.otherwise(F.coalesce(deleted, F.when(~is_repeat, newest))))
+        whole = whole.withColumn(_EPOCH, F.coalesce(_EPOCH, F.max(_EPOCH).over(log.orderBy(log_part))))
         whole = whole.where(position.isNotNull())
         place = F.concat(F.col(_EPOCH), F.lit(" "), F.when(F.col(SNAPSHOT), "").otherwise(F.col(POSITION)))
         whole = _whole(whole.withColumn(_PLACE, place), keys, holes)
         content = F.when(F.col(DELETED), "").otherwise(F.to_json(F.struct(*map(quoted, names)), _JSON))
         whole = whole.withColumn(_CONTENT, content)
-        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, log_part)
+        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _EPOCH, log_part)
         before = F.lag(_CONTENT).over(equal.orderBy(_PLACE))
-        is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, log_part, _CONTENT))
+        is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _EPOCH, log_part, _CONTENT))
         whole = whole.withColumn(_SAME, is_stored | F.coalesce(before == F.col(_CONTENT), F.lit(False)))
         return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL)
 
