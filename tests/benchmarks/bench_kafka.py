@@ -1,9 +1,9 @@
 """Topics of Kafka: ``connectors.kafka`` against Spark's own source and sink.
 
-``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]``: all
-ways take turns, so that other load of the machine falls on all of them. The first turn warms up and does not count: Spark's
-writer gains most from it, since its code is compiled by then. Records have 100 bytes, topics four partitions. Spark's source
-and sink need jars that Spark fetches; only this benchmark does.
+``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]
+[--peers]``: all ways take turns, so that other load of the machine falls on all of them. The first turn warms up and does not
+count: Spark's writer gains most from it, since its code is compiled by then. Records have 100 bytes, topics four partitions.
+Spark's source and sink need jars that Spark fetches. ``--peers`` copies by Flink, too, with its start.
 
 Spark's sink writes at least once; that of the connector is exactly-once unless a figure says otherwise. With
 ``CONNECTORS_KAFKA_CLIENT=plain`` the connector uses the Python client alone, without the client's C functions for batches.
@@ -31,6 +31,11 @@ SPARKS = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 TOKENS_VERSION = "4.0.0"
 """The jar of tokens is not in every repository in the version of the other one, and is the same code."""
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "1000000"}
 TUNED_NAME, DEFAULT_NAME, NOOP_NAME, ALONE = "Spark's own, tuned", "Spark's own", "Spark → noop", "the client alone"
 OURS = "Spark → Kafka, exactly-once"
@@ -43,6 +48,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="that are written")
     parser.add_argument("--records", type=int, default=5_000_000, help="that are read")
     parser.add_argument("--only", default="write,empty,read,copy")
+    parser.add_argument("--peers", action="store_true", help="the copy beside Flink, too")
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
@@ -50,36 +56,38 @@ def main() -> None:
 
     with KafkaServer(log_retention_ms="-1") as server:
         spark = spark_with_kafka()
-        bench = Bench(spark, server, arguments.rounds)
+        bench = Bench(spark, server, arguments.rounds, arguments.peers)
         for part in arguments.only.split(","):
             getattr(bench, part)(arguments.records if part in ("read", "copy") else arguments.rows)
         spark.stop()
 
 
-def spark_with_kafka() -> Any:
+def spark_with_kafka(delta: bool = False) -> Any:
     from connectors.testing.servers.base import classpath
     from connectors.testing.session import session
+    from connectors.workbench.jars import delta_jars
 
     jars = classpath("spark-kafka-tokens", f"{TOKENS}:{TOKENS_VERSION}").split(os.pathsep)
     (tokens,) = [jar for jar in jars if "spark-token-provider-kafka" in jar]
     settings = {
         "spark.jars.packages": SPARKS,
         "spark.jars.excludes": f"{TOKENS},org.slf4j:slf4j-api",
-        "spark.jars": tokens,
+        "spark.jars": ",".join([tokens, *(delta_jars() if delta else [])]),
         "spark.driver.memory": "2g",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": "",
     }
-    return session("local[2,4]", settings)
+    return session("local[2,4]", settings | (DELTA if delta else {}))
 
 
 class Bench:
     """One broker and one session for all parts."""
 
-    def __init__(self, spark: Any, server: Any, rounds: int) -> None:
+    def __init__(self, spark: Any, server: Any, rounds: int, peers: bool) -> None:
         self.spark = spark
         self.server = server
         self.rounds = rounds
+        self.peers = peers
         self.folder = Path(tempfile.mkdtemp())
         self.address = {"kafka.bootstrap.servers": server.bootstrap}
 
@@ -101,7 +109,7 @@ class Bench:
         goals = {TUNED_NAME: 0.85, DEFAULT_NAME: 1.0, ALONE: 0.5}
         if os.environ.get("CONNECTORS_KAFKA_CLIENT") == "plain":  # the client alone is measured with its C functions
             del ways[ALONE], goals[ALONE]
-        rates = self._turns(ways, rows, lambda name, topic: name == NOOP_NAME or self._check(topic, rows))
+        rates = self._turns(ways, rows, lambda name, topic: name == NOOP_NAME or self._check(topic, rows, name))
         for base, goal in goals.items():
             figure(OURS, "records/s", rates[OURS], base, rates[base], least=goal)
         for name in (name for name in rates if name.startswith("Spark → Kafka") and name != OURS):
@@ -158,9 +166,26 @@ class Bench:
             self._run(rows.writeStream.foreachBatch(sink))
 
         ways = {"spark": by_spark, "connectors": by_connectors}
-        rates = self._turns(ways, records, lambda _, topic: self._check(topic, records))
+        if self.peers:
+            ways["flink"] = self._flink_copy(source)
+        rates = self._turns(ways, records, lambda name, topic: self._check(topic, records, name))
         what = "Kafka → Kafka, exactly-once"
         figure(what, "records/s", rates["connectors"], "Spark's own, tuned", rates["spark"], least=0.85)
+        if self.peers:
+            figure(what, "records/s", rates["connectors"], "Flink", rates["flink"])
+
+    def _flink_copy(self, source: str) -> Callable[[str], None]:
+        from flink_peer import Flink, table, topic
+
+        flink, columns = Flink(self.folder / "flink", 2), "`key` BYTES, `value` BYTES"
+        raw = {"key.format": "raw", "key.fields": "key", "value.format": "raw", "value.fields-include": "EXCEPT_KEY"}
+        rows = table("source", columns, topic(self.server.bootstrap, source) | raw | {"scan.bounded.mode": "latest-offset"})
+
+        def by_flink(name: str) -> None:
+            target = table("target", columns, topic(self.server.bootstrap, name, is_target=True) | raw)
+            flink.job(rows, target, "INSERT INTO `target` SELECT * FROM `source`").getJobExecutionResult().get()
+
+        return by_flink
 
     def _run(self, writer: Any) -> None:
         checkpoint = self.folder / uuid.uuid4().hex
@@ -248,10 +273,10 @@ class Bench:
             spent.append((time.perf_counter() - started) * 1000)
         return median(spent[2:])
 
-    def _check(self, topic: str, rows: int) -> None:
+    def _check(self, topic: str, rows: int, way: str) -> None:
         read = self.spark.read.format("connectors.kafka").schema("value binary").options(**self.address, subscribe=topic)
         if (count := read.load().count()) != rows:
-            raise SystemExit(f"{topic} holds {count} records, not {rows}")
+            raise SystemExit(f"{count} records are in the topic of {way}, not {rows}")
 
 
 def dropped(frame: Any) -> None:

@@ -1,9 +1,9 @@
-"""All benchmarks on one page: ``python tests/benchmarks/run.py [--only kafka,redis] [--long] [--record]`` (``make bench``).
+"""All benchmarks on one page (``make bench``): ``python tests/benchmarks/run.py``.
 
-Each runs in a process of its own, with as many rows as fit into about a minute, or with ``--long`` as many as it has by
-itself. The figures go to ``runs/bench/``: ``index.html``, ``figures.json`` and what each benchmark has printed. ``--record``
-also puts them into ``tests/stored/figures.json`` and the table of ``lib/docs/performance.md``; those of benchmarks that have
-not run stay.
+It takes ``[--only kafka,redis] [--long] [--peers] [--record]``. Each benchmark runs in a process of its own, with as many rows
+as fit into about a minute, or with ``--long`` as many as it has by itself; with ``--peers`` some run beside Flink, too. The
+figures go to ``runs/bench/``: ``index.html``, ``figures.json`` and what each benchmark has printed. ``--record`` also puts them
+into ``tests/stored/figures.json`` and the table of ``lib/docs/performance.md``; those of benchmarks that have not run stay.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHORT = {
     "jdbc_read": "--rows 1000000",
     "kafka": "--rounds 2 --records 1000000",
     "kinesis": "200000",
-    "latency": "--rounds 2 --seconds 10 --rates 1000",
+    "latency": "--rounds 2 --seconds 15 --rates 1000",
     "lookups": "20000",
     "merge": "--rounds 3",
     "pubsub": "100000",
@@ -55,6 +55,8 @@ SHORT = {
     "search": "100000",
 }
 """The arguments of a short run by benchmark; the others are short."""
+PEERS = ("kafka", "latency")
+"""The benchmarks that Flink can be a peer of."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,11 @@ def record(runs: Iterable[Run], stored: Path = STORED, page: Path = PAGE) -> Non
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(" (")[0])
     names = sorted(file.stem.removeprefix("bench_") for file in FOLDER.glob("bench_*.py"))
     parser.add_argument("--only", default=",".join(names), help="names with commas: " + ", ".join(names))
     parser.add_argument("--long", action="store_true", help="with as many rows as each benchmark has by itself")
+    parser.add_argument("--peers", action="store_true", help="beside Flink, too: " + ", ".join(PEERS))
     parser.add_argument("--record", action="store_true", help="put the figures into the documentation, too")
     options = parser.parse_args()
     only = options.only.split(",")
@@ -177,8 +180,9 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     runs = []
     for name in only:
-        arguments = "" if options.long else SHORT.get(name, "")
-        runs.append(ran(FOLDER / f"bench_{name}.py", arguments.split(), folder))
+        arguments = ("" if options.long else SHORT.get(name, "")).split()
+        arguments += ["--peers"] if options.peers and name in PEERS else []
+        runs.append(ran(FOLDER / f"bench_{name}.py", arguments, folder))
         (folder / "figures.json").write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
         (folder / "index.html").write_text(html_of(runs))
         if options.record:
