@@ -60,7 +60,7 @@ def test_a_benchmark_gives_figures_to_page_and_record(tmp_path: Path, code: int,
     assert 'style="left: 50.0%; width: 50.0%"' in html
     stored, page = tmp_path / "figures.json", tmp_path / "performance.md"
     stored.write_text(json.dumps({"rows": {}, "other": {**vars(outcome), "figures": []}}))
-    marks = [f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in (run.PAPER, run.FIGURES)]
+    marks = [f"<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in (run.PAPER, run.FIGURES, *run.HEADS)]
     page.write_text(f"head\n{''.join(marks)}tail\n")
     if code:  # what has ended early is no measure
         stored.write_text("{}")
@@ -75,9 +75,23 @@ def test_a_benchmark_gives_figures_to_page_and_record(tmp_path: Path, code: int,
 
 def test_the_page_has_what_is_recorded() -> None:
     runs = [run.Run.of(record) for record in json.loads(run.STORED.read_text()).values()]
-    for name, table in {run.FIGURES: run.table, run.PAPER: run.paper}.items():
+    tables = {run.FIGURES: run.table(runs), run.PAPER: run.paper(runs)}
+    for name, table in {**tables, **{name: run.head(runs, figures) for name, figures in run.HEADS.items()}}.items():
         _, _, after = run.PAGE.read_text().partition(f"<!-- {name} -->\n")
-        assert after.partition(f"<!-- /{name} -->")[0] == table(runs), "make bench ARGS=--record writes it"
+        assert after.partition(f"<!-- /{name} -->")[0] == table, "make bench ARGS=--record writes it"
+
+
+def test_the_page_begins_with_figures_that_there_are() -> None:
+    runs = [run.Run.of(record) for record in json.loads(run.STORED.read_text()).values()]
+    known = {figure.what for one in runs for figure in one.figures}
+    assert {name for names in run.HEADS.values() for name in names} <= known
+
+
+def test_a_row_at_the_begin_of_the_page_has_all_peers() -> None:
+    peers = {"Spark's own": 1500, "Flink": 6000}
+    rows = [Figure("b", "rows | there", "rows/s", [3000], peer, [rate]) for peer, rate in peers.items()]
+    table = run.head([run.Run("b", "", 1, 0, "", "", [*rows, Figure("b", "a plan", "s", [1])])], ["rows | there"])
+    assert table.splitlines()[2:] == ["| rows \\| there | 2.00 of Spark's own; 0.50 of Flink | 3,000 rows/s |"]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,9 @@ DELTA = {
 }
 TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "1000000"}
 TUNED_NAME, DEFAULT_NAME, NOOP_NAME, ALONE = "Spark's own, tuned", "Spark's own", "Spark → noop", "the client alone"
-OURS = "Spark → Kafka, exactly-once"
+OURS, LEAST = "Spark → Kafka, exactly-once", "Spark → Kafka, at-least-once"
+AT_LEAST_ONCE = (TUNED_NAME, DEFAULT_NAME, ALONE, LEAST, "spark")
+"""The ways that may write a record again, after a stall of the broker."""
 Rates = dict[str, list[float]]
 
 
@@ -104,7 +106,7 @@ class Bench:
             f"{OURS}, slots=4": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "4"}),
             f"{OURS}, staged": lambda topic: self._staged(frame, topic),
             f"{OURS}, staged, in foreachBatch": lambda topic: self._connectors(frame, topic, self._stage(topic)),
-            "Spark → Kafka, at-least-once": lambda topic: self._connectors(frame, topic, {}),
+            LEAST: lambda topic: self._connectors(frame, topic, {}),
         }
         goals = {TUNED_NAME: 0.85, DEFAULT_NAME: 1.0, ALONE: 0.5}
         if os.environ.get("CONNECTORS_KAFKA_CLIENT") == "plain":  # the client alone is measured with its C functions
@@ -275,7 +277,8 @@ class Bench:
 
     def _check(self, topic: str, rows: int, way: str) -> None:
         read = self.spark.read.format("connectors.kafka").schema("value binary").options(**self.address, subscribe=topic)
-        if (count := read.load().count()) != rows:
+        count = read.load().count()
+        if count < rows or (count > rows and way not in AT_LEAST_ONCE):
             raise SystemExit(f"{count} records are in the topic of {way}, not {rows}")
 
 

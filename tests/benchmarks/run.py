@@ -30,7 +30,30 @@ FOLDER = Path(__file__).parent
 STORED = ROOT / "tests" / "stored" / "figures.json"
 PAGE = ROOT / "lib" / "docs" / "performance.md"
 FIGURES, PAPER = ("figures", "paper")
-"""The names of the tables of the page, as its comments have them."""
+"""The names of the tables of the page, as its comments have them; so are those of ``HEADS``."""
+HEADS = {
+    "beside Spark": (
+        "Kafka → Spark, value", "Kafka → Spark, five columns", "Kafka → Spark, decoded in Python",
+        "Spark → Kafka, exactly-once", "Kafka → Kafka, exactly-once",
+        "Spark → PostgreSQL, exactly-once, commit=batch", "Spark → PostgreSQL, exactly-once, commit=prepared",
+        "Spark → PostgreSQL, exactly-once, upserts", "PostgreSQL → Spark, 1 partition",
+        "Spark → Parquet, exactly-once", "Spark → lines of JSON, exactly-once", "lines of JSON of 199 bytes → Spark",
+        "Kafka → Kafka by format(), 1,000 records a second: median",
+        "Kafka → lines of JSON by format(), 1,000 records a second: median",
+        "Kafka → Delta by foreach_batch(), 1,000 records a second: median",
+        "a batch of 1,000 changes → a table of 1,000,000 rows",
+    ),
+    "beside clients": (
+        "Kinesis → Spark", "rows → Kinesis", "Pub/Sub → Spark",
+        "Redis stream → Spark", "rows → Redis, one hash", "rows → Redis, a hash for each row",
+        "rows → DynamoDB", "rows → DynamoDB, exactly-once", "rows → OpenSearch",
+        "HTTP pages → Arrow", "HTTP children of each record → Arrow", "rows → HTTP, a request for each",
+        "Cassandra → Spark", "rows → Cassandra, single rows", "HTTP calls by async_io",
+        "lines of a file → Kafka", "Kafka → lines of a file", "lines of a file → Spark by a connector in Python",
+        "changes of PostgreSQL → Spark by Debezium", "lines of a file → Spark by connect-file",
+    ),
+}  # fmt: skip
+"""The figures that the page begins with."""
 GOAL: Final = 20_000_000
 """The rows a second that the page asks of many machines."""
 ALONE: Final = ("boto3", "redis-py", "urllib3", "opensearch-py", "Google's client", "PostgreSQL alone", "bare Arrow")
@@ -136,6 +159,17 @@ def table(runs: Iterable[Run]) -> str:
     return "| what | median | rounds | goal | | on |\n|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def head(runs: Iterable[Run], names: Iterable[str]) -> str:
+    """A row of Markdown for each of ``names``, with all peers of its figures."""
+    rows = []
+    for name in names:
+        figures = [figure for run in runs for figure in run.figures if figure.what == name]
+        peers = "; ".join(f"{shown(median(figure.values))} of {figure.peer}" for figure in figures)
+        measured = "".join(f"{shown(median(figure.rounds))} {figure.unit}" for figure in figures[:1])
+        rows.append(f"| {name.replace('|', PIPE)} | {peers} | {measured} |")
+    return "| what | times as fast as | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
 def paper(runs: Iterable[Run]) -> str:
     """A row of Markdown for each figure that says how much passes, with the machines that ``GOAL`` would take."""
     rates = [figure for run in runs for figure in run.figures if figure.unit.endswith("/s") and "→" in figure.what]
@@ -158,10 +192,11 @@ def record(runs: Iterable[Run], stored: Path = STORED, page: Path = PAGE) -> Non
     stored.write_text(json.dumps(known, indent=1) + "\n")
     every = [Run.of(run) for run in known.values()]
     text = page.read_text()
-    for name, content in {FIGURES: table(every), PAPER: paper(every)}.items():
+    heads = {name: head(every, figures) for name, figures in HEADS.items()}
+    for name, content in {**heads, FIGURES: table(every), PAPER: paper(every)}.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-        head, _, rest = text.partition(begin)
-        text = f"{head}{begin}{content}{end}{rest.partition(end)[2]}"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{content}{end}{rest.partition(end)[2]}"
     page.write_text(text)
 
 
