@@ -113,6 +113,11 @@ def _forgetful(kind: type[Sink]) -> type[Sink]:
     token = machine.token()
 
     class ForgetfulSink(kind):  # type: ignore[valid-type, misc]
+        @classmethod
+        def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:
+            sink: Sink = super().of({**typed, "onLostLedger": "notWritten"}, placed=placed)
+            return sink
+
         def sink_id(self) -> str:
             return f"{super().sink_id()}-{token}"
 
