@@ -16,15 +16,20 @@ import pytest
 from click.testing import CliRunner
 
 from connectors.ground.errors import Misconfigured
-from connectors.testing.faults import Point
+from connectors.testing.contexts import open_context
+from connectors.testing.engine import Engine
+from connectors.testing.faults import Action, Injected, Point
+from connectors.testing.sink_cases import BATCH, ROWS, SinkQuery
 from connectors_tools.cli import main
 from connectors_tools.pipelines import files_of
-from connectors_tools.proof.driver import Driver
+from connectors_tools.proof.driver import Driver, _forgetful
 from connectors_tools.proof.page import ProofRecord, write_proof
 from connectors_tools.proof.proof import Proof
 from connectors_tools.proof.rounds import FAULTS, Outcome, Rounds
 from connectors_tools.proof.subject import Subject
 from connectors_tools.proof.verdict import Comparison, Verdict, compared
+
+from ..systems.reference_contexts import LinesContext
 
 PIPELINES = Path(__file__).parents[2] / "notebooks" / "pipelines"
 
@@ -119,6 +124,26 @@ sink.committer().commit_frame(None, Batch(sink.sink_id(), "q", 0))
     with tempfile.TemporaryDirectory() as folder:
         result = subprocess.run([*command, folder], capture_output=True, text=True, check=False)
     assert Point.COMMIT_BEFORE.value in result.stderr
+
+
+@pytest.mark.parametrize("protected", [True, False])
+def test_only_without_its_ledger_a_sink_doubles_a_batch_that_is_done_again(protected: bool, tmp_path: Path) -> None:
+    with open_context(LinesContext, tmp_path / "target") as target:
+        query = SinkQuery(target, tmp_path, "foreach_batch")
+
+        def start() -> Engine:  # as a process of its own
+            if not protected:
+                target.sink = _forgetful(LinesContext.sink)  # type: ignore[misc]
+            return query.engine()
+
+        start().run(batches=2)
+        query.injector.arm(Point.COMMIT_AFTER, Action.RAISE)
+        with pytest.raises(Injected):
+            start().run()
+        start().run()
+        values = [row["value"] for row in target.rows()]
+    assert len({*values}) == ROWS
+    assert len(values) == ROWS + (0 if protected else BATCH)
 
 
 @pytest.mark.parametrize("kind", ["cdc_to_delta", "dynamodb_to_delta"])
