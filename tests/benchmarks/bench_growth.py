@@ -1,8 +1,8 @@
 """What grows as the work grows: ``python tests/benchmarks/bench_growth.py [--long]``.
 
-Rows, tasks, files and batches, each ten times as many (tasks twice) as in the run before it. Goals: ten times the work takes
-at most fifteen times as long, the last batches as long as the first ones, and no more memory; two tasks on two cores do
-1.5 times as much as one.
+Rows, tasks, files, shards and batches, each ten times as many (tasks twice) as in the run before it. Goals: ten times the work
+takes at most fifteen times as long, the last batches as long as the first ones, and no more memory or calls; two tasks on two
+cores do 1.5 times as much as one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from connectors import workbench
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.files.source import FilesSource
+from connectors.testing.shard_double import SCHEMA as RECORDS
+from connectors.testing.shard_double import ShardCursor, ShardDouble, ShardDoubleSource
 
 ROUNDS, FILE, TASKS = 3, 50_000, 20_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("cents", pa.int64())])
@@ -76,6 +78,27 @@ def files(folder: Path, most: int) -> None:
         planner.close()
 
     compare("files: a plan of {:,}", by_turns(counts, lambda count: plan(folder / f"files{count}")))
+
+
+def shards(folder: Path, most: int) -> None:
+    """Epochs of shards that count their calls, each of which has one new record."""
+    times, calls = {}, {}
+    for count in (count for count in (100, 1000, 10_000, 100_000) if count <= most):
+        double = ShardDouble(folder / f"shards{count}", [f"{number:06}" for number in range(count)])
+        options = {"path": str(double.path), "stateLocation": str(folder / f"epochs{count}")}
+        source, ShardCursor.reads = ShardDoubleSource.of(options, streaming=True), 0
+        planner, start, times[count] = Planner(source), INITIAL, list[float]()
+        for _ in range(ROUNDS):
+            double.write(range(count))
+            begin, end = time.perf_counter(), planner.latest(start)
+            rows = sum(batch.num_rows for part in planner.slices(start, end) for batch in read_slice(source, part, RECORDS))
+            times[count].append(time.perf_counter() - begin)
+            start = end
+            assert rows == count
+        planner.close()
+        calls[count] = ShardCursor.reads / ROUNDS / count
+    compare("shards: an epoch of {:,}", times)
+    figure(f"calls for each of {count:,} shards", "", [calls[count]], most=calls[100])
 
 
 def by_turns(amounts: Sequence[int], work: Callable[[int], Any]) -> dict[int, list[float]]:
@@ -131,6 +154,7 @@ def main() -> None:
     most = 10**7 if is_long else 10**6
     rows(spark, folder, most)
     files(folder, 100_000 if is_long else 10_000)
+    shards(folder, 100_000 if is_long else 10_000)
     batches(spark, folder, 1000 if is_long else 100)
     memory(folder, most)
     shutil.rmtree(folder)
