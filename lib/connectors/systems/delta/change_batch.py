@@ -66,12 +66,15 @@ def is_behind(position: str, ordinal: int) -> Column:
     return ~F.col(TRUNCATES) & F.when(F.col(SNAPSHOT), F.col(ORDINAL) > ordinal).otherwise(F.col(POSITION) > position)
 
 
-def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool) -> DataFrame:
+def newest_changes(
+    changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool, is_partial: bool
+) -> DataFrame:
     """One change for each key: the one that holds after all of the batch.
 
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
     holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that,
-    and never one from before the row began.
+    and never one from before the row began. With ``has_holes``, or ``is_partial`` for a table with columns that its source has
+    no more, each change says whether its row has begun in the batch.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -82,7 +85,7 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_b
         frame = frame.withColumn("__last_read", last_read)
         frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
     order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
-    if has_holes:
+    if has_holes or is_partial:
         begin = F.max(F.when(F.col(MOVED), order)).over(Window.partitionBy(*map(quoted, keys)))
         frame = frame.withColumn("__begin", begin).where(F.col("__begin").isNull() | (order >= F.col("__begin")))
         frame = frame.withColumn(MOVED, F.col("__begin").isNotNull()).drop("__begin")

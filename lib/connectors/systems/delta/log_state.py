@@ -49,8 +49,9 @@ class LogState:
     ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come. The batch
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
-    ``columns`` are the types, by name, that the log has declared last. ``deleted`` is the column that tells which rows are
-    deleted, where these stay. ``history`` is ``incomplete``, then ``complete``, for a table with a history.
+    ``columns`` are the types, by name, that the log has declared last, and ``dropped`` the columns that it has declared before.
+    ``deleted`` is the column that tells which rows are deleted, where these stay. ``history`` is ``incomplete``, then
+    ``complete``, for a table with a history.
     """
 
     topic: str
@@ -67,12 +68,13 @@ class LogState:
     ends: int | None = None
     streams: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     deleted: str | None = None
     history: str = ""
 
     def text(self) -> str:
         """The state as hexadecimal digits: Spark hides properties that have words such as token or url in them."""
-        return dumps(versioned(**{**asdict(self), "keys": list(self.keys)})).encode().hex()
+        return dumps(versioned(**{**asdict(self), "keys": list(self.keys), "dropped": list(self.dropped)})).encode().hex()
 
     @classmethod
     def of(cls, text: str, table: str) -> LogState:
@@ -81,7 +83,12 @@ class LogState:
             state = loads(bytes.fromhex(text), what)
         except ValueError:
             raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
-        return cls(**{**{name: state[name] for name in cls.__annotations__ if name in state}, "keys": tuple(state["keys"])})
+        known = {name: state[name] for name in cls.__annotations__ if name in state}
+        return cls(**{**known, "keys": tuple(state["keys"]), "dropped": tuple(state["dropped"])})
+
+    def declaring(self, columns: Mapping[str, str]) -> LogState:
+        """The state behind a change that declares ``columns``."""
+        return replace(self, columns=columns, dropped=tuple(sorted({*self.dropped, *self.columns} - {*columns})))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
         """The differences between the columns that were declared last and these ``columns``."""
