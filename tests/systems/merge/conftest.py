@@ -26,3 +26,9 @@ def quick_merges(spark: Any) -> Iterator[None]:
 @pytest.fixture
 def target(spark: Any, tmp_path: Path) -> Target:
     return Target(spark, tmp_path / "orders")
+
+
+@pytest.fixture
+def kept(spark: Any, tmp_path: Path) -> Target:
+    """A table with its history."""
+    return Target(spark, tmp_path / "orders", history=True)

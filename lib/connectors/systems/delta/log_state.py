@@ -49,7 +49,7 @@ class LogState:
     ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come. The batch
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
-    ``columns`` are the types, by name, that the log has declared last, and ``dropped`` the columns that it has declared before.
+    ``columns`` are the types, by name, that the log has declared last, and ``orphans`` the columns that it has declared before.
     ``deleted`` is the column that tells which rows are deleted, where these stay. ``history`` is ``incomplete``, then
     ``complete``, for a table with a history.
     """
@@ -68,13 +68,13 @@ class LogState:
     ends: int | None = None
     streams: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
     deleted: str | None = None
     history: str = ""
 
     def text(self) -> str:
         """The state as hexadecimal digits: Spark hides properties that have words such as token or url in them."""
-        return dumps(versioned(**{**asdict(self), "keys": list(self.keys), "dropped": list(self.dropped)})).encode().hex()
+        return dumps(versioned(**{**asdict(self), "keys": list(self.keys), "orphans": list(self.orphans)})).encode().hex()
 
     @classmethod
     def of(cls, text: str, table: str) -> LogState:
@@ -84,11 +84,11 @@ class LogState:
         except ValueError:
             raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
         known = {name: state[name] for name in cls.__annotations__ if name in state}
-        return cls(**{**known, "keys": tuple(state["keys"]), "dropped": tuple(state["dropped"])})
+        return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"])})
 
     def declaring(self, columns: Mapping[str, str]) -> LogState:
         """The state behind a change that declares ``columns``."""
-        return replace(self, columns=columns, dropped=tuple(sorted({*self.dropped, *self.columns} - {*columns})))
+        return replace(self, columns=columns, orphans=tuple(sorted({*self.orphans, *self.columns} - {*columns})))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
         """The differences between the columns that were declared last and these ``columns``."""

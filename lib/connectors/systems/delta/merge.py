@@ -271,13 +271,13 @@ class ChangeTableCommitter(RecordingCommitter):
         if cut is not None:
             gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
         known = {name.lower() for name in placed.columns}
-        dropped = [name for name in state.dropped if name.lower() in {*(self.target.types or ())} - known]
-        newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot, bool(dropped)).persist()
+        orphans = [name for name in state.orphans if name.lower() in {*(self.target.types or ())} - known]
+        newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot, bool(orphans)).persist()
         try:
             if summary.may_delete:
                 self.target.remember(spark, newest.where(DELETED), keys, batch.number)  # before the rows go
             rows = self.target.without_late(spark, newest, keys, state)
-            self._merge(rows, placed, keys, batch, summary.has_holes, dropped, " OR ".join(gone))
+            self._merge(rows, placed, keys, batch, summary.has_holes, orphans, " OR ".join(gone))
         finally:
             newest.unpersist()
 
@@ -394,10 +394,10 @@ class ChangeTableCommitter(RecordingCommitter):
         keys: Sequence[str],
         batch: Batch,
         has_holes: bool,
-        dropped: Sequence[str],
+        orphans: Sequence[str],
         gone: str,
     ) -> None:
-        """A row that begins has no value of the columns ``dropped``; others keep theirs.
+        """A row that begins has no value of the columns ``orphans``; others keep theirs.
 
         ``gone`` is a condition of rows that are deleted unless the batch has them; empty for none.
         """
@@ -405,7 +405,7 @@ class ChangeTableCommitter(RecordingCommitter):
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
         old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
         sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        sets += [f"{quoted(name)} = if(new.{MOVED}, NULL, old.{quoted(name)})" for name in dropped]
+        sets += [f"{quoted(name)} = if(new.{MOVED}, NULL, old.{quoted(name)})" for name in orphans]
         place = f"{quoted(self.target.position)} = {_stored_position('new')}"
         names = ", ".join(quoted(name) for name in (*columns, self.target.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
