@@ -35,8 +35,9 @@ WARM_SECONDS = 5.0
 SHARES = {"median": 0.5, "99th percentile": 0.99}
 PARTITIONS = 2
 OURS = {"kafka": ("format", "foreach_batch"), "files": ("format",), "delta": ("foreach_batch",)}
+"""The carriers of this library that write to a target."""
 PEERS = {"spark": "Spark's own", "real_time": "Spark's real-time mode", "flink": "Flink"}
-FORMATS = {"kafka": ("spark", "real_time", "flink"), "files": ("spark", "flink"), "delta": ("spark",)}
+RIVALS = {"kafka": ("spark", "real_time", "flink"), "files": ("spark", "flink"), "delta": ("spark",)}
 """The peers that write to a target."""
 TARGETS = {"kafka": "Kafka", "files": "lines of JSON", "delta": "Delta"}
 ROLLING = {"sink.rolling-policy.rollover-interval": "100 ms", "sink.rolling-policy.check-interval": "100 ms"}
@@ -66,7 +67,7 @@ def main() -> None:
             bench.one_row(arguments.rounds)
         else:
             for target in arguments.targets.split(","):
-                peers = FORMATS[target][: None if arguments.peers else 1]
+                peers = RIVALS[target][: None if arguments.peers else 1]
                 for rate in map(int, arguments.rates.split(",")):
                     bench.rounds(target, peers, rate, arguments.rounds, arguments.seconds)
         bench.spark.stop()

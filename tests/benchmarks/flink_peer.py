@@ -54,7 +54,6 @@ class Flink:
         return results[-1].getJobClient().get()
 
 
-
 def table(name: str, columns: str, options: Mapping[str, str]) -> str:
     """The statement that makes the table ``name``."""
     settings = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
