@@ -10,6 +10,7 @@ PYTHON ?= python3
 JOB ?= quickstart
 ARGS ?=
 KILLS ?= 20
+SCHEDULES ?= 100
 WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,7 +50,7 @@ test: $(READY)
 		-o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true $(ARGS)
 
 soak: fetch
-	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak --evidence $(ARGS)
+	@KILLS=$(KILLS) SCHEDULES=$(SCHEDULES) $(BIN)/python -m pytest -m soak --evidence $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""A hundred schedules of kills for each way in which a sink commits exactly once, without Spark: ``make soak``.
+"""Schedules of kills for each way in which a sink commits exactly once, without Spark: ``make soak``, ``SCHEDULES`` of each.
 
 Each kills a run up to three times, at points that its seed draws and with another number of tasks each time, and then
 compares every row. Whole drivers on Spark are killed in :mod:`.test_kills`.
@@ -6,6 +6,7 @@ compares every row. Whole drivers on Spark are killed in :mod:`.test_kills`.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,7 +25,7 @@ for kills in kills_of_systems().values():
 
 
 class Schedules(KillSuite):
-    seeds = 100
+    seeds = int(os.environ.get("SCHEDULES", "100"))
     kind: ClassVar[type[SinkQuery]]
 
     @pytest.fixture
