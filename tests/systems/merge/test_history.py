@@ -153,19 +153,6 @@ def test_a_row_of_columns_that_its_source_has_no_more_keeps_them_unless_it_is_an
     assert_current(spark, kept)
 
 
-@pytest.mark.parametrize("deletes", ["hard", "soft"])
-def test_a_row_that_begins_again_has_no_value_of_a_column_that_was_dropped(spark: Any, tmp_path: Path, deletes: str) -> None:
-    database = Database()
-    target = Target(spark, tmp_path / "orders", history=True, deletes=deletes)
-    target.merge(*(database.upsert(id=key, name="a", amount=1) for key in (1, 2)))
-    del database.fields["amount"]
-    target.merge(database.upsert(id=2, name="b"))
-    target.restart()
-    target.merge(database.delete(1), database.upsert(id=2, name="c"), *(database.upsert(id=1, name=name) for name in "de"))
-    assert [(row["name"], row["amount"]) for row in target.rows()] == [("e", None), ("c", 1)]
-    assert_current(spark, target)
-
-
 @pytest.mark.soak
 def test_names_of_any_kind_and_values_at_their_limits_make_versions(spark: Any, kept: Target) -> None:
     database = Database()

@@ -36,10 +36,12 @@ def test_a_crash_between_history_and_table_doubles_no_version(
     assert kept.rows() == expected(database)
 
 
-@pytest.mark.soak
-def test_a_history_that_dies_as_it_begins_begins_again(spark: Any, kept: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    database, create = Database(), ChangeHistory._create
-    first = database.upsert(id=1, name="a", amount=1)
+def test_a_history_that_dies_as_it_begins_begins_again(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, database, create = Target(spark, tmp_path / "orders"), Database(), ChangeHistory._create
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    target.options["history"] = True
+    target.restart()
+    second = database.upsert(id=2, name="a", amount=1)
 
     def dying(self: ChangeHistory, spark: Any) -> None:
         create(self, spark)
@@ -48,11 +50,13 @@ def test_a_history_that_dies_as_it_begins_begins_again(spark: Any, kept: Target,
     with monkeypatch.context() as patch:
         patch.setattr(ChangeHistory, "_create", dying)
         with pytest.raises(RuntimeError, match="killed"):
-            kept.merge(first)
-    kept.restart()
-    kept.merge(first, number=kept.number)
-    assert [row[:3] for row in history(spark, kept.path)] == [(1, "a", 1)]
-    assert_current(spark, kept)
+            target.merge(second)
+    target.restart()
+    database.fields["note"] = {"type": "string", "optional": True, "default": "new"}
+    target.merge(second, database.upsert(id=3, name="a", amount=1, note="n"), number=target.number)
+    notes = [(row[0], row[3]) for row in history(spark, target.path, "note")]
+    assert notes == [(1, "new"), (2, "new"), (3, "n")]
+    assert_current(spark, target)
 
 
 @pytest.mark.soak

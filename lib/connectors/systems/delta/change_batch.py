@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ...core import Batch
 from ...formats.base import quoted
 from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, MOVED, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
 from .column_types import fitted
-from .holes import hole_conditions
+from .holes import DROPPED, mark_of
 from .log_state import Alteration, LogState, SnapshotRows
 from .positions import ARRIVAL, place_of, place_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_NEWEST: Final = "__connectors_newest"
+_NEWEST, _ORDER, _BEGIN = (f"__connectors_{name}" for name in ("newest", "order", "begin"))
 
 
 def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
@@ -67,40 +67,42 @@ def is_behind(position: str, ordinal: int) -> Column:
 
 
 def newest_changes(
-    changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool, is_partial: bool
+    changes: Changes, keys: Sequence[str], holes: Mapping[str, str], may_be_snapshot: bool, is_partial: bool
 ) -> DataFrame:
     """One change for each key: the one that holds after all of the batch.
 
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
-    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that,
-    and never one from before the row began. With ``has_holes``, or ``is_partial`` for a table with columns that its source has
-    no more, each change says whether its row has begun in the batch.
+    holds. ``holes`` are conditions of values that a change does not tell, as SQL: those of the change before it count, if the
+    batch has that, and never values from before the row began. With ``holes``, or ``is_partial`` for a table with columns that
+    its source has no more, each change says whether its row has begun in the batch.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    frame = changes.frame
+    frame, by_key = changes.frame, Window.partitionBy(*map(quoted, keys))
+    is_behind_read = F.lit(True)
     if may_be_snapshot:
-        last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(Window.partitionBy(*map(quoted, keys)))
-        frame = frame.withColumn("__last_read", last_read)
-        frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
-    order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
-    if has_holes or is_partial:
-        begin = F.max(F.when(F.col(MOVED), order)).over(Window.partitionBy(*map(quoted, keys)))
-        frame = frame.withColumn("__begin", begin).where(F.col("__begin").isNull() | (order >= F.col("__begin")))
-        frame = frame.withColumn(MOVED, F.col("__begin").isNotNull()).drop("__begin")
-    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
-    values = {name: kind for name, kind in changes.columns.items() if name not in keys}
-    holes = hole_conditions(values) if has_holes else {}
+        last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(by_key)
+        is_behind_read = F.coalesce(F.col(ORDINAL) >= last_read, is_behind_read)
+    frame = frame.withColumn(_ORDER, F.struct(is_behind_read, ~F.col(SNAPSHOT), F.col(POSITION)))
+    order = F.col(_ORDER)
+    if holes or is_partial:
+        begin = F.max(F.when(F.col(MOVED) | F.col(DELETED), order)).over(by_key)
+        frame = frame.withColumn(_BEGIN, begin).where(F.col(_BEGIN).isNull() | (order >= F.col(_BEGIN)))
+        frame = frame.withColumn(MOVED, F.col(_BEGIN).isNotNull())
+    whole = F.struct(*(F.col(quoted(name)) for name in changes.frame.columns))
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
     grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
     grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
+    told = {name: F.col(f"touched_{number}") for number, name in enumerate(holes)}
     cells = []
-    for name in frame.columns:
+    for name in changes.frame.columns:
         cell = F.col("new")[name]
         if name in holes:
-            number = list(holes).index(name)
-            cell = F.when(F.expr(holes[name]), F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
+            cell = F.when(F.expr(holes[name]) & told[name].isNotNull(), told[name][name]).otherwise(cell)
+        if name == DROPPED and holes:
+            marks = (F.when(touched.isNotNull(), F.lit(mark_of(column))) for column, touched in told.items())
+            cell = F.array_except(cell, F.array(*marks))
         cells.append(cell.alias(name))
     return grouped.select(*cells)
 

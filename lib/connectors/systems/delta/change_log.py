@@ -16,7 +16,7 @@ from ...core import Fatal, Misconfigured, Problem
 from .change_defaults import columns_of
 from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of_type, fields_of, numbers_as_texts
 from .column_types import fitted, united_types
-from .holes import may_have_holes
+from .holes import DROPPED, mark_of, may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
+    ``dropped`` are columns that the source has dropped within the batch, and that newer records do not tell.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -72,6 +73,7 @@ class Changes:
     frame: DataFrame
     columns: dict[str, Any]
     declared: dict[str, str]
+    dropped: frozenset[str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -330,8 +332,8 @@ class _Part:
         exact = state(F.col("exact")) if column.exact is not None else None
         return column.convert(Cell(state(F.col("change")), exact)).cast(column.type)
 
-    def select(self, cells: Sequence[Column]) -> DataFrame:
-        """The changes, with ``cells`` as the columns of the row."""
+    def select(self, cells: Sequence[Column], dropped: Sequence[str]) -> DataFrame:
+        """The changes, with ``cells`` as the columns of the row, without those that are ``dropped``."""
         from pyspark.sql import functions as F
 
         is_read = F.coalesce(self._operation == "r", F.lit(False))
@@ -347,6 +349,7 @@ class _Part:
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             AT: self._at,
             ORDINAL: F.col(ORDINAL),
+            DROPPED: F.array(*(F.lit(mark_of(name)) for name in dropped)).cast("array<string>"),
         }
         return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))
 
@@ -392,30 +395,33 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         if name in fills or column.default is not None
     }
     frames = []
-    for part in parts:
+    later: set[str] = set()
+    dropped: set[str] = set()
+    filled: set[str] = set()
+    for part in reversed(parts):
         own = {column.name: column for column in part.form.row}
+        gone = types.keys() - own.keys() - later  # what is new in a later part has its default here
         cells = [
             fitted(part.value(own[name]), own[name].type, kind, name)
             if name in own
-            else defaults.get(name, F.lit(None)).cast(kind)
+            else (F.lit(None) if name in gone else defaults.get(name, F.lit(None))).cast(kind)
             for name, kind in types.items()
         ]
-        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)]))
+        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(gone)))
+        dropped |= gone
+        filled |= later - own.keys()
+        later |= own.keys()
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
     required = frozenset(name for name, column in newest.items() if column.needs_fill and not {name, ANY} & fills.keys())
-    if unknown := [name for name in required if name.lower() not in known and any(name not in _names(part) for part in parts)]:
+    if unknown := [name for name in required if name.lower() not in known and name in filled]:
         raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
     declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, defaults, required, order, is_envelope, names_log)
-
-
-def _names(part: _Part) -> set[str]:
-    return {column.name for column in part.form.row}
+    return Changes(whole, types, declared, frozenset(dropped), defaults, required, order, is_envelope, names_log)
 
 
 def unknown_value(name: str) -> Misconfigured:

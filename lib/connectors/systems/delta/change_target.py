@@ -124,10 +124,9 @@ class ChangeTarget:
             text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
             value = f"from_json({text}, '{schema}', map({times})).v"
             spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}")
-            if self.state is not None and self.state.history == COMPLETE:  # its versions are older than the column, too
-                history = history_of(self.place)
-                known = known_columns(spark, history)
-                if known is not None and name.lower() not in map(str.lower, known.names):
+            history = history_of(self.place)
+            if self.state is not None and self.state.history and (known := known_columns(spark, history)) is not None:
+                if name.lower() not in map(str.lower, known.names):
                     spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {fill['kind']})")
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")

@@ -31,7 +31,7 @@ from ...ground.state import digest
 from .change_log import AT, DELETED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
 from .change_target import COMPLETE, DELETION_TIME, END, ChangeTarget, history_of
 from .column_types import widen
-from .holes import hole_conditions
+from .holes import DROPPED
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_text
 from .sink import PROPERTIES, known_columns, same_key
@@ -82,8 +82,13 @@ class ChangeHistory:
         self._create(spark)
         return self.target.note(spark, replace(state, history=COMPLETE))
 
-    def add(self, changes: Changes, keys: Sequence[str], state: LogState, batch: Batch, ghosts: str, has_holes: bool) -> None:
-        """Adds ``changes`` with positions as versions, and ends the rows ``old`` of the table for which ``ghosts`` is true."""
+    def add(
+        self, changes: Changes, keys: Sequence[str], state: LogState, batch: Batch, ghosts: str, holes: Mapping[str, str]
+    ) -> None:
+        """Adds ``changes`` with positions as versions, and ends the rows ``old`` of the table for which ``ghosts`` is true.
+
+        ``holes`` are conditions of values that a change does not tell, as SQL.
+        """
         from pyspark.sql import functions as F
 
         spark = changes.frame.sparkSession
@@ -92,7 +97,7 @@ class ChangeHistory:
         if ghosts:
             ends = self._of_ghosts(changes.frame.agg(F.max(AT).alias(AT)), keys, ghosts, state, batch)
             rows = rows.unionByName(_rows_of(ends, rows, keys, "left_anti"), allowMissingColumns=True)
-        self._merge(rows, changes, keys, state, batch, has_holes)
+        self._merge(rows, changes, keys, state, batch, holes)
 
     def end(self, spark: SparkSession, ghosts: str, state: LogState, batch: Batch) -> None:
         """Ends the rows of the table for which ``ghosts`` is true."""
@@ -101,7 +106,7 @@ class ChangeHistory:
         self._follow(spark)
         now = spark.range(1).select(F.current_timestamp().alias(AT))
         rows = self._of_ghosts(now, state.keys, ghosts, state, batch)
-        self._merge(rows, None, state.keys, state, batch, has_holes=False)
+        self._merge(rows, None, state.keys, state, batch, {})
 
     def _follow(self, spark: SparkSession) -> None:
         """Gives the history the columns that the table has got."""
@@ -156,7 +161,7 @@ class ChangeHistory:
             (F.col(quoted(name)) if name in keys else F.when(~F.col(DELETED), F.col(quoted(name)))).alias(name)
             for name in changes.columns
         ]
-        return changes.frame.select(*cells, DELETED, SNAPSHOT, POSITION, ORDINAL, at.alias(AT))
+        return changes.frame.select(*cells, DELETED, SNAPSHOT, POSITION, ORDINAL, DROPPED, at.alias(AT))
 
     def _of_ghosts(self, at: DataFrame, keys: Sequence[str], ghosts: str, state: LogState, batch: Batch) -> DataFrame:
         """The ends of the rows ``old`` of the table for which ``ghosts`` is true, which a snapshot has seen ``at`` a time."""
@@ -171,15 +176,20 @@ class ChangeHistory:
         )  # fmt: skip
 
     def _merge(
-        self, rows: DataFrame, changes: Changes | None, keys: Sequence[str], state: LogState, batch: Batch, has_holes: bool
+        self,
+        rows: DataFrame,
+        changes: Changes | None,
+        keys: Sequence[str],
+        state: LogState,
+        batch: Batch,
+        holes: Mapping[str, str],
     ) -> None:
         from pyspark.sql import functions as F
 
         names = [name for name in self._stored(rows.sparkSession).columns if name not in OWN]
         present = {name.lower() for name in changes.columns} if changes is not None else set()
-        holes = hole_conditions(changes.columns) if changes is not None and has_holes else {}
         # a change leaves a column as it is that its source has no more, as in the table
-        holes |= {name: "true" for name in names if name.lower() not in {*present, *map(str.lower, keys)}}
+        holes = {**holes} | {name: "true" for name in names if name.lower() not in {*present, *map(str.lower, keys)}}
         versions = _with_times(self._versions(rows, names, keys, state, holes), keys)
         is_new = ~F.col(_STORED) & ~F.col(_GONE)
         is_other = F.col(_STORED) & (F.col(_GONE) | ~F.struct(FROM, TO, CURRENT).eqNullSafe(F.col(_BEFORE)))
@@ -248,11 +258,11 @@ class ChangeHistory:
         whole = _whole(whole.withColumn(_PLACE, place), keys, holes)
         content = F.when(F.col(DELETED), "").otherwise(F.to_json(F.struct(*map(quoted, names)), _JSON))
         whole = whole.withColumn(_CONTENT, content)
-        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _EPOCH, log_part)
+        equal = Window.partitionBy(*map(quoted, keys), SNAPSHOT, _EPOCH, log_part)
         before = F.lag(_CONTENT).over(equal.orderBy(_PLACE))
         is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _EPOCH, log_part, _CONTENT))
         whole = whole.withColumn(_SAME, is_stored | F.coalesce(before == F.col(_CONTENT), F.lit(False)))
-        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL)
+        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL, DROPPED)
 
 
 def _rows_of(frame: DataFrame, others: DataFrame, keys: Sequence[str], how: str = "left_semi") -> DataFrame:

@@ -1,14 +1,15 @@
-"""Values that an update has not touched: PostgreSQL logs a large value (TOAST) only when it changes.
+"""Values that a change does not tell: of a column that the source has dropped, or that an update has not touched.
 
-Debezium writes a placeholder in its place, a *hole*, whose form follows the column's type: a text, the bytes of the text
-(``bytea``), a list of one (``text[]``, ``bytea[]``, ``uuid[]``), a list with a number for each byte (``int[]``, ``bigint[]``,
-``date[]``), or a map from the text to itself (``hstore``). For other types Debezium 3.6 writes null, and warns in its log.
+PostgreSQL logs a large value (TOAST) only when it changes. Debezium writes a placeholder in its place, whose form follows the
+column's type: a text, the bytes of the text (``bytea``), a list of one (``text[]``, ``bytea[]``, ``uuid[]``), a list with a
+number for each byte (``int[]``, ``bigint[]``, ``date[]``), or a map from the text to itself (``hstore``). For other types
+Debezium 3.6 writes null, and warns in its log.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +19,8 @@ from ...formats.base import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+DROPPED: Final = "__connectors_dropped"
+"""The column of a change that has the marks of the columns that its source has dropped before it."""
 _TEXT: Final = "__debezium_unavailable_value"
 _BASE64: Final = base64.b64encode(_TEXT.encode()).decode()
 _UUID: Final = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
@@ -33,13 +36,24 @@ def may_have_holes(json: Column) -> Column:
     return reduce(or_, texts, json.rlike(r"\s*,\s*".join(_NUMBERS)))
 
 
-def hole_conditions(columns: Mapping[str, Any]) -> dict[str, str]:
+def mark_of(name: str) -> str:
+    """The mark of a column in ``DROPPED``: the same in each dialect of SQL."""
+    return name.encode().hex()
+
+
+def hole_conditions(columns: Mapping[str, Any], dropped: Set[str], *, has_placeholders: bool) -> dict[str, str]:
     """For each of ``columns`` (types by name) that may have holes: SQL that is true where the row ``new`` has one."""
-    conditions = {name: _condition(f"new.{quoted(name)}", kind) for name, kind in columns.items()}
-    return {name: condition for name, condition in conditions.items() if condition is not None}
+    conditions = {}
+    for name, kind in columns.items():
+        texts = [_placeholder(f"new.{quoted(name)}", kind)] if has_placeholders else []
+        if name in dropped:
+            texts.append(f"array_contains(new.{DROPPED}, '{mark_of(name)}')")
+        if condition := " OR ".join(filter(None, texts)):
+            conditions[name] = f"({condition})"
+    return conditions
 
 
-def _condition(column: str, kind: Any) -> str | None:
+def _placeholder(column: str, kind: Any) -> str | None:
     from pyspark.sql.types import MapType, StringType
 
     if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):

@@ -257,6 +257,8 @@ class ChangeTableCommitter(RecordingCommitter):
         changes = self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
+        values = {name: kind for name, kind in placed.columns.items() if name not in keys}
+        holes = hole_conditions(values, placed.dropped, has_placeholders=summary.has_holes)
         cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
             placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
@@ -267,17 +269,19 @@ class ChangeTableCommitter(RecordingCommitter):
         gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
         if self.history is not None:
             state = self.history.begin(spark, self.target.known_state)
-            self.history.add(placed, keys, state, batch, "".join(gone), summary.has_holes)
+            self.history.add(placed, keys, state, batch, "".join(gone), holes)
+        begins = [f"new.{MOVED}", *([] if self.target.deleted is None else [f"old.{quoted(self.target.deleted)} IS NOT NULL"])]
         if cut is not None:
-            gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
+            is_truncated = f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')"
+            gone, begins = [*gone, is_truncated], [*begins, is_truncated]
         known = {name.lower() for name in placed.columns}
         orphans = [name for name in state.orphans if name.lower() in {*(self.target.types or ())} - known]
-        newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot, bool(orphans)).persist()
+        newest = newest_changes(placed, keys, holes, summary.may_be_snapshot, bool(orphans)).persist()
         try:
             if summary.may_delete:
                 self.target.remember(spark, newest.where(DELETED), keys, batch.number)  # before the rows go
             rows = self.target.without_late(spark, newest, keys, state)
-            self._merge(rows, placed, keys, batch, summary.has_holes, orphans, " OR ".join(gone))
+            self._merge(rows, placed, keys, batch, holes, orphans, " OR ".join(begins), " OR ".join(gone))
         finally:
             newest.unpersist()
 
@@ -393,19 +397,21 @@ class ChangeTableCommitter(RecordingCommitter):
         changes: Changes,
         keys: Sequence[str],
         batch: Batch,
-        has_holes: bool,
+        holes: Mapping[str, str],
         orphans: Sequence[str],
+        begins: str,
         gone: str,
     ) -> None:
-        """A row that begins has no value of the columns ``orphans``; others keep theirs.
+        """Where the condition ``begins`` is true, a row has no value of the columns ``orphans``; others keep theirs.
 
-        ``gone`` is a condition of rows that are deleted unless the batch has them; empty for none.
+        ``holes`` are conditions of values that a change does not tell, and ``gone`` is one of rows that are deleted unless the
+        batch has them; empty for none.
         """
         batch = replace(batch, claim=None)
-        columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
-        old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
+        columns = list(changes.columns)
+        old_values = {name: f"CASE WHEN {begins} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
         sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        sets += [f"{quoted(name)} = if(new.{MOVED}, NULL, old.{quoted(name)})" for name in orphans]
+        sets += [f"{quoted(name)} = if({begins}, NULL, old.{quoted(name)})" for name in orphans]
         place = f"{quoted(self.target.position)} = {_stored_position('new')}"
         names = ", ".join(quoted(name) for name in (*columns, self.target.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
@@ -440,7 +446,8 @@ class ChangeTableCommitter(RecordingCommitter):
             f"column {name}: the key of a row has changed, and Debezium does not tell its large value, which has not. Give the "
             f'table REPLICA IDENTITY FULL for the next time, and fill={{"{name}": null}} to leave it empty now.'
         )
-        return f"CASE WHEN new.{MOVED} THEN raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8')) END"
+        error = f"raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8'))"
+        return f"CASE WHEN new.{MOVED} AND new.{quoted(name)} IS NOT NULL THEN {error} END"
 
     def _is_newer(self) -> str:
         return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
