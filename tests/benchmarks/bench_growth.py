@@ -1,8 +1,8 @@
 """What grows as the work grows: ``python tests/benchmarks/bench_growth.py [--long]``.
 
-Rows, tasks, files, shards and batches, each ten times as many (tasks twice) as in the run before it. Goals: ten times the work
-takes at most fifteen times as long, the last batches as long as the first ones, and no more memory or calls; two tasks on two
-cores do 1.5 times as much as one.
+Rows, tasks, files, partitions, shards, tables and batches, each ten times as many (tasks twice) as in the run before it.
+Goals: ten times the work takes at most fifteen times as long, the last batches as long as the first ones, and no more memory
+or calls; two tasks on two cores do 1.5 times as much as one.
 """
 
 from __future__ import annotations
@@ -16,21 +16,29 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from confluent_kafka import Producer
 from figures import figure
 
 import connectors
-from connectors import workbench
+from connectors import connect, workbench
+from connectors.core import Batch
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.files.source import FilesSource
+from connectors.systems.kafka.source import KafkaSource
+from connectors.testing.servers import KafkaServer
 from connectors.testing.shard_double import SCHEMA as RECORDS
 from connectors.testing.shard_double import ShardCursor, ShardDouble, ShardDoubleSource
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.systems.change_logs import COLUMNS, Database
 
 ROUNDS, FILE, TASKS = 3, 50_000, 20_000_000
 SCHEMA = pa.schema([("id", pa.int64()), ("city", pa.string()), ("cents", pa.int64())])
@@ -80,6 +88,29 @@ def files(folder: Path, most: int) -> None:
     compare("files: a plan of {:,}", by_turns(counts, lambda count: plan(folder / f"files{count}")))
 
 
+def partitions(most: int) -> None:
+    """Plans of Kafka topics, with a new record in each of their partitions."""
+    counts = [count for count in (100, 1000, 10_000) if count <= most]
+    with KafkaServer() as server:
+        producer, topics = Producer({"bootstrap.servers": server.bootstrap, "log_level": 0}), dict[int, list[str]]()
+        for count in counts:  # a broker makes less than 10,000 partitions at once
+            each = min(count, 5000)
+            topics[count] = [server.create_topic(f"t{count}_{number}", each) for number in range(count // each)]
+            for topic, partition in product(topics[count], range(each)):
+                producer.produce(topic, b"record", partition=partition)
+        producer.flush()
+        del producer
+
+        def plan(count: int) -> None:
+            names = ",".join(topics[count])
+            values = {"kafka.bootstrap.servers": server.bootstrap, "subscribe": names, "startingOffsets": "earliest"}
+            planner = Planner(KafkaSource.of(values, streaming=True))
+            planner.slices(INITIAL, planner.latest(INITIAL))
+            planner.close()
+
+        compare("Kafka: a plan of {:,} partitions", by_turns(counts, plan))
+
+
 def shards(folder: Path, most: int) -> None:
     """Epochs of shards that count their calls, each of which has one new record."""
     times, calls = {}, {}
@@ -101,6 +132,24 @@ def shards(folder: Path, most: int) -> None:
     figure(f"calls for each of {count:,} shards", "", [calls[count]], most=calls[100])
 
 
+def tables(spark: Any, folder: Path, most: int) -> None:
+    """Batches with a change in each table of a database."""
+    counts = [count for count in (2, 20, 200) if count <= most]
+    databases = {count: [Database(topic=f"server.shop.t{number}") for number in range(count)] for count in counts}
+    merges: dict[int, Any] = {count: connect.merge_all(f"{folder}/tables{count}/") for count in counts}
+    numbers = {size: iter(range(1000)) for size in counts}
+
+    def batch(count: int) -> None:
+        records = [database.upsert(id=database.lsn, name="a", amount=1) for database in databases[count]]
+        rows = [(record["topic"], record["key"], record["value"], None) for record in records]
+        sink_id = merges[count].sink.sink_id()
+        merges[count].write(spark.createDataFrame(rows, COLUMNS).coalesce(1), Batch(sink_id, "q", next(numbers[count])))
+
+    for count in counts:
+        batch(count)  # makes the tables
+    compare("changes → Delta: a batch with a change in each of {:,} tables", by_turns(counts, batch))
+
+
 def by_turns(amounts: Sequence[int], work: Callable[[int], Any]) -> dict[int, list[float]]:
     """The seconds of some rounds for each amount of work."""
     rounds = [{amount: seconds(lambda amount=amount: work(amount)) for amount in amounts} for _ in range(ROUNDS)]
@@ -118,8 +167,15 @@ def compare(what: str, times: dict[int, Sequence[float]]) -> None:
 def batches(spark: Any, folder: Path, count: int) -> None:
     frame = spark.readStream.format("connectors.sequence").option("end", 100 * count).option("maxRowsPerTrigger", 100).load()
     sink: Any = connectors.foreach_batch("delta", path=str(folder / "table"))
+    heaps = {}
+
+    def write(rows: Any, number: int) -> None:
+        sink(rows, number)
+        if number + 1 in (count // 5, count):
+            heaps[number + 1] = heap(spark)
+
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(count + 10))
-    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     spent = [json.loads(batch.json)["durationMs"]["triggerExecution"] for batch in query.recentProgress][:count]
@@ -127,6 +183,15 @@ def batches(spark: Any, folder: Path, count: int) -> None:
     first, last = sorted(spent[tenth : 2 * tenth]), sorted(spent[-tenth:])
     what = f"sequence → Delta, exactly-once: the last tenth of {count} batches"
     figure(what, "ms", last, "the second tenth", first, least=0.67)
+    growth = 100 * heaps[count] / heaps[count // 5] - 100
+    figure(f"sequence → Delta: growth of the driver's heap from {count // 5} to {count} batches", "%", [growth], most=15)
+
+
+def heap(spark: Any) -> int:
+    """The bytes of the driver that are in use."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.java.lang.System.gc()
+    return int(jvm.java.lang.Runtime.getRuntime().totalMemory() - jvm.java.lang.Runtime.getRuntime().freeMemory())
 
 
 def memory(folder: Path, most: int) -> None:
@@ -154,7 +219,9 @@ def main() -> None:
     most = 10**7 if is_long else 10**6
     rows(spark, folder, most)
     files(folder, 100_000 if is_long else 10_000)
+    partitions(10_000 if is_long else 1000)
     shards(folder, 100_000 if is_long else 10_000)
+    tables(spark, folder, 200 if is_long else 20)
     batches(spark, folder, 1000 if is_long else 100)
     memory(folder, most)
     shutil.rmtree(folder)
