@@ -82,6 +82,11 @@ class QueueDouble:
             changes = [(now + seconds, lease, now) for lease in leases]
             file.executemany("UPDATE messages SET visible = ? WHERE lease = ? AND visible > ?", changes)
 
+    def now(self) -> float:
+        """The time by the queue's clock, in seconds since 1970."""
+        with transaction(self.path) as file:
+            return _now(file)
+
     def waiting(self) -> int:
         """The number of messages that could be received now."""
         with transaction(self.path) as file:
@@ -139,6 +144,9 @@ class DoubleReceiver(Receiver):
 
     def pending(self) -> bool | None:
         return self._queue.waiting() > 0
+
+    def now(self) -> float:
+        return self._queue.now()
 
 
 class QueueDoubleSource(EpochSource):

@@ -67,6 +67,12 @@ class ShardDouble:
             file.execute("UPDATE shards SET trimmed = coalesce((SELECT max(number) FROM records), 0)")
             file.execute("DELETE FROM records")
 
+    def now(self) -> float:
+        """The time by the clock of the records, in seconds since 1970: never before that of the newest one."""
+        with transaction(self.path) as file:
+            newest = file.execute("SELECT max(published) FROM records").fetchone()[0]
+        return max(machine.time(), newest or 0.0)
+
     def shards(self) -> dict[str, str | None]:
         """The shards, with their parents."""
         with transaction(self.path) as file:
@@ -122,6 +128,9 @@ class ShardDoubleSource(CursorSource):
 
     def cursor(self, schema: pa.Schema) -> Cursor:
         return ShardCursor(self._shards(), self.values["failOnDataLoss"])
+
+    def now(self) -> float:
+        return self._shards().now()
 
     def _shards(self) -> ShardDouble:
         return ShardDouble(Path(self.values["path"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from connectors.systems.files.rolling import (
     watch,
 )
 from connectors_tools.cli import main
+from tests.dying_disk import DyingDisk
 
 from .helpers import read, rolling, rows, visible, write
 
@@ -175,6 +177,28 @@ class TestSink:
         Commit(sink).recover(Batch(batch.sink_id, "q", 1))
         Commit(sink).committer.sealer.seal(ending=True)  # type: ignore[union-attr]
         assert visible(tmp_path) == []
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_a_part_that_a_dead_driver_left_and_another_sealed_does_not_come_again_behind_a_power_failure(
+        self, tmp_path: Path, seed: int
+    ) -> None:
+        folder = tmp_path / "table"
+        folder.mkdir()
+        disk, sink = DyingDisk(folder, tmp_path / "journal"), rolling(folder)
+
+        def work() -> None:
+            disk.dies_before = "*part-0000000000*"
+            with pytest.raises(KeyboardInterrupt):
+                write(sink, 0, rows(1))
+            assert seal_folder(str(folder)) == 1
+
+        disk.start()
+        disk.run(work)
+        disk.fail(random.Random(seed))
+        write(sink, 0, rows(1))
+        write(sink, 1, rows(2))
+        seal_folder(str(folder))
+        assert read(folder) == [1, 2]
 
     def test_however_many_batches_wait_few_parts_do(self, tmp_path: Path) -> None:
         sink = rolling(tmp_path)

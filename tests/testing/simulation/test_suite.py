@@ -101,6 +101,11 @@ def test_a_connector_of_the_library_lives_through_histories(context: Context) ->
     check(context, range(1, 4))
 
 
+@pytest.mark.parametrize("context", [QueueContext, ShardContext])
+def test_a_run_of_a_driver_whose_clock_is_wrong_has_what_was_there_at_its_start(context: Context) -> None:
+    assert not run(context, 1016).fault
+
+
 @pytest.mark.soak
 @pytest.mark.evidence(of=lambda context: evidence([context], HISTORIES, COUNT))
 @pytest.mark.parametrize("context", QUICK + MORE)

@@ -187,6 +187,8 @@ class Sealer:
     def _decide(self, number: int, visible: Sequence[Sequence[HiddenPart]], merged: Sequence[Sequence[HiddenPart]]) -> int:
         attempt = f"{digest('seal')}-{machine.token()}"
         self._may_have_pending = True
+        # whoever published a part may have died before its name was durable, and would publish it again behind a power failure
+        self.folder.sync_names(part.path for group in (*visible, *merged) for part in group)
         try:
             files = [self._joined(parts, attempt) for group in visible for parts in joinable(self.folder, group)]
             more = [self._merged(parts, attempt) for group in merged for parts in joinable(self.folder, group)]
