@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Fatal
+from connectors.systems.http import HttpSource
 from connectors.testing.source_suite import SourceQuery
 from connectors_tools.offsets import SourceOffset
 
@@ -197,3 +198,22 @@ def test_a_move_back_gives_again_what_the_lookback_remembers(server: Answers, tm
     offset = SourceOffset("0", log[-1]).move({"r": {"after": 28}}, query.source.log())  # type: ignore[attr-defined]
     log[-1] = dict(offset.value or {})
     assert SourceQuery(system).rest(log) == rows[22:]
+
+
+def test_an_attempt_behind_one_that_failed_reads_what_that_had_swept(server: Answers, tmp_path: Path) -> None:
+    server.rule = since([{"id": 1, "at": 1}])
+    system = Numbered(tmp_path, server, **declared())
+    cursor = HttpSource.of({**system.options(), "pollInterval": "1h"}, streaming=True).cursor(system.schema)
+    cursor.open()
+
+    def sweep() -> Rows:
+        page, rows = cursor.read("r", json.loads("{}"), None, 10), []
+        while not page.is_last:
+            rows += page.rows.to_pylist()
+            page = cursor.read("r", page.position, None, 10)
+        return rows
+
+    try:
+        assert [sweep(), sweep()] == [[{"id": 1, "at": 1}]] * 2
+    finally:
+        cursor.close()
