@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from ...core import Batch
 from ...formats.base import quoted
-from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, MOVED, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
+from .change_log import (
+    ATTEMPT,
+    DELETED,
+    DIGITS,
+    ENDS,
+    MOVED,
+    ORDINAL,
+    POSITION,
+    SNAPSHOT,
+    TRUNCATES,
+    Changes,
+    unknown_value,
+)
 from .column_types import fitted
 from .holes import DROPPED, mark_of
 from .log_state import Alteration, LogState, SnapshotRows
@@ -20,6 +32,40 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _NEWEST, _ORDER, _BEGIN = (f"__connectors_{name}" for name in ("newest", "order", "begin"))
+
+
+def without_dropped(changes: Changes, known: Container[str]) -> Changes:
+    """``changes`` of which the marks, and ``dropped``, are of columns that were there before: the log says what was before.
+
+    A record from before a column came has its default. Raises :class:`Misconfigured` for one that nobody knows, of a column
+    that is not ``known``. The records need not be in the order of the log: partitions of a topic interleave, and a connector
+    that starts again repeats records.
+    """
+    from pyspark.sql import functions as F
+
+    names, frame = sorted(changes.dropped), changes.frame
+    if not names:
+        return changes
+    digits = F.lit("") if changes.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
+    place, ordinal, is_read = F.concat(digits, place_of(0, 0, F.col(ORDINAL))), F.col(ORDINAL), F.col(SNAPSHOT)
+    is_absent = {name: F.array_contains(DROPPED, mark_of(name)) for name in names}
+    lasts = []
+    for absent in is_absent.values():
+        values = F.when(~is_read, place), F.when(is_read, ordinal), ordinal
+        lasts.append(F.struct(*(F.max(F.when(~absent, value)) for value in values)))
+    is_new = {}
+    for (name, absent), (change, read, last) in zip(is_absent.items(), frame.agg(*lasts).collect()[0], strict=True):
+        is_before = F.when(is_read, ordinal < last).otherwise((place < change) | (ordinal < read))
+        is_new[name] = absent & F.coalesce(is_before, F.lit(False))
+    is_gone = {name: absent & ~is_new[name] for name, absent in is_absent.items()}
+    seen = frame.agg(*(F.array(*map(F.max, conditions.values())) for conditions in (is_new, is_gone))).collect()[0]
+    filled, dropped = ({name for name, is_seen in zip(names, side, strict=True) if is_seen} for side in seen)
+    if unknown := sorted(name for name in changes.required & filled if name.lower() not in known):
+        raise unknown_value(unknown[0])
+    cells = {name: F.col(quoted(name)) for name in frame.columns}
+    cells |= {name: F.when(~is_gone[name], cells[name]) for name in dropped}
+    cells[DROPPED] = F.array_except(DROPPED, F.array(*(F.when(is_new[name], F.lit(mark_of(name))) for name in names)))
+    return replace(changes, frame=frame.select(*(cell.alias(name) for name, cell in cells.items())), dropped=frozenset(dropped))
 
 
 def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:

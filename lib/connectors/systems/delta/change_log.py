@@ -65,7 +65,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
-    ``dropped`` are columns that the source has dropped within the batch, and that newer records do not tell.
+    ``dropped`` are columns that some of the records do not have: with their defaults, until it is known which came first.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -332,8 +332,8 @@ class _Part:
         exact = state(F.col("exact")) if column.exact is not None else None
         return column.convert(Cell(state(F.col("change")), exact)).cast(column.type)
 
-    def select(self, cells: Sequence[Column], dropped: Sequence[str]) -> DataFrame:
-        """The changes, with ``cells`` as the columns of the row, without those that are ``dropped``."""
+    def select(self, cells: Sequence[Column], absent: Sequence[str]) -> DataFrame:
+        """The changes, with ``cells`` as the columns of the row, of which their source does not have those of ``absent``."""
         from pyspark.sql import functions as F
 
         is_read = F.coalesce(self._operation == "r", F.lit(False))
@@ -349,7 +349,7 @@ class _Part:
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             AT: self._at,
             ORDINAL: F.col(ORDINAL),
-            DROPPED: F.array(*(F.lit(mark_of(name)) for name in dropped)).cast("array<string>"),
+            DROPPED: F.array(*(F.lit(mark_of(name)) for name in absent)).cast("array<string>"),
         }
         return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))
 
@@ -395,33 +395,27 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         if name in fills or column.default is not None
     }
     frames = []
-    later: set[str] = set()
-    dropped: set[str] = set()
-    filled: set[str] = set()
-    for part in reversed(parts):
+    partial: set[str] = set()
+    for part in parts:
         own = {column.name: column for column in part.form.row}
-        gone = types.keys() - own.keys() - later  # what is new in a later part has its default here
+        absent = types.keys() - own.keys()
         cells = [
             fitted(part.value(own[name]), own[name].type, kind, name)
             if name in own
-            else (F.lit(None) if name in gone else defaults.get(name, F.lit(None))).cast(kind)
+            else defaults.get(name, F.lit(None)).cast(kind)
             for name, kind in types.items()
         ]
-        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(gone)))
-        dropped |= gone
-        filled |= later - own.keys()
-        later |= own.keys()
+        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
+        partial |= absent
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
     required = frozenset(name for name, column in newest.items() if column.needs_fill and not {name, ANY} & fills.keys())
-    if unknown := [name for name in required if name.lower() not in known and name in filled]:
-        raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
     declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, frozenset(dropped), defaults, required, order, is_envelope, names_log)
+    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
 
 
 def unknown_value(name: str) -> Misconfigured:

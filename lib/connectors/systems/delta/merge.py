@@ -34,6 +34,7 @@ from .change_batch import (
     snapshot_rows,
     truncation_in,
     with_columns,
+    without_dropped,
 )
 from .change_log import (
     ANY,
@@ -191,6 +192,9 @@ class ChangeTableCommitter(RecordingCommitter):
         if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
         changes = changes_of(own, summary.schemas, self._schema(), self.target.types, fills)
+        if ARRIVAL in (self.values["order"], self.target.state and self.target.state.order):
+            changes = replace(changes, order=ARRIVAL)
+        changes = without_dropped(changes, self.target.types or ())
         self._apply(changes, topic, summary, batch, records.sparkSession)
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
@@ -336,7 +340,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 types[name.lower()] = kind
         widen(spark, target.sql, types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
-        target.note(spark, state.declaring(changes.declared))
+        target.note(spark, state.declaring(changes.declared, changes.columns))
         return changes
 
     def _policy(self) -> str:
@@ -357,11 +361,10 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         state = self.target.known_state
-        order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
         logs = []
-        if order != ARRIVAL and changes.names_log:
+        if changes.order != ARRIVAL and changes.names_log:
             logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
-        return self.target.note(spark, state.with_keys(keys).ordered(order, list(logs)))
+        return self.target.note(spark, state.with_keys(keys).ordered(changes.order, list(logs)))
 
     def _snapshot_ends(self, spark: SparkSession, changes: Changes | None, summary: Summary, batch: Batch) -> bool:
         """Notes what the batch has of the initial snapshot. True if the last row of the table is in it, or the log follows."""
