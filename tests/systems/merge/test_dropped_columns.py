@@ -11,7 +11,7 @@ import pytest
 from tests.systems.change_logs import Database
 
 from .targets import Target
-from .versions import assert_current, history
+from .versions import UNTOUCHED, assert_current, history
 
 
 def notes(target: Target) -> list[Any]:
@@ -134,4 +134,31 @@ def test_places_in_the_log_tell_what_was_before_a_column_came_or_went(spark: Any
     assert [(row["name"], row["note"], row["more"]) for row in kept.rows()] == [
         ("c", "n", "y"), ("b", "m", "x"), ("b", "m", "new"),
     ]  # fmt: skip
+    assert_current(spark, kept)
+
+
+def test_records_that_come_again_leave_the_values_of_columns_that_they_lack(spark: Any, kept: Target) -> None:
+    database = begun(kept, 1)
+    drop(database)
+    update, creation = database.upsert(id=1, name="b", amount=1), database.upsert(id=2, name="b", amount=1)
+    kept.merge(update, creation)
+    database.fields["more"] = {"type": "string", "optional": True, "default": "new"}
+    last = database.upsert(id=3, name="b", amount=1, more="m")
+    kept.merge(last)
+    kept.merge(creation)
+    database.fields["note"] = {"type": "string", "optional": True, "default": "d"}
+    kept.merge(update, last, database.upsert(id=3, name="c", amount=1, more="m", note="x"))
+    assert [(row["note"], row["more"]) for row in kept.rows()] == [("n", "new"), (None, "new"), ("x", "m")]
+    assert_current(spark, kept)
+
+
+@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_an_update_that_does_not_touch_a_new_column_leaves_its_default(spark: Any, kept: Target, apart: bool) -> None:
+    database = Database()
+    records = [database.upsert(id=1, name="a", amount=1)]
+    database.fields["note"] = {"type": "string", "optional": True, "default": "new"}
+    records += [database.upsert(id=key, name="b", amount=1, note=note) for key, note in ((2, "n"), (1, UNTOUCHED))]
+    for batch in [[record] for record in records] if apart else [records]:
+        kept.merge(*batch)
+    assert notes(kept) == ["new", "n"]
     assert_current(spark, kept)

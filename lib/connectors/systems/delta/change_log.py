@@ -16,7 +16,7 @@ from ...core import Fatal, Misconfigured, Problem
 from .change_defaults import columns_of
 from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of_type, fields_of, numbers_as_texts
 from .column_types import fitted, united_types
-from .holes import DROPPED, mark_of, may_have_holes
+from .holes import ABSENT, mark_of, may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
-    ``dropped`` are columns that some of the records do not have: with their defaults, until it is known which came first.
+    ``partial`` are columns that some of the records do not have.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -73,7 +73,7 @@ class Changes:
     frame: DataFrame
     columns: dict[str, Any]
     declared: dict[str, str]
-    dropped: frozenset[str]
+    partial: frozenset[str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -349,7 +349,7 @@ class _Part:
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             AT: self._at,
             ORDINAL: F.col(ORDINAL),
-            DROPPED: F.array(*(F.lit(mark_of(name)) for name in absent)).cast("array<string>"),
+            ABSENT: F.array(*(F.lit(mark_of(name)) for name in absent)).cast("array<string>"),
         }
         return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))
 
