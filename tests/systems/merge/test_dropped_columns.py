@@ -162,3 +162,13 @@ def test_an_update_that_does_not_touch_a_new_column_leaves_its_default(spark: An
         kept.merge(*batch)
     assert notes(kept) == ["new", "n"]
     assert_current(spark, kept)
+
+
+def test_a_column_whose_name_has_another_case_is_the_same_one(spark: Any, kept: Target) -> None:
+    database = begun(kept, 1, 2)
+    before = database.upsert(id=1, name="b", amount=1, note="m")
+    database.fields["Note"] = database.fields["note"]
+    drop(database)
+    kept.merge(before, database.upsert(id=3, name="c", amount=1, Note="x"))
+    assert notes(kept) == ["m", "n", "x"]
+    assert_current(spark, kept)

@@ -385,8 +385,10 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
-    newest = {column.name: column for part in parts for column in part.form.row}
-    types = united_types([{column.name: column.type for column in part.form.row} for part in parts], known)
+    spelling = {column.name.lower(): column.name for part in parts for column in part.form.row}
+    rows = [_row(part, spelling) for part in parts]
+    newest = {name: column for row in rows for name, column in row.items()}
+    types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
     defaults = {
         name: fitted(
             column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
@@ -396,8 +398,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     }
     frames = []
     partial: set[str] = set()
-    for part in parts:
-        own = {column.name: column for column in part.form.row}
+    for part, own in zip(parts, rows, strict=True):
         absent = types.keys() - own.keys()
         cells = [
             fitted(part.value(own[name]), own[name].type, kind, name)
@@ -416,6 +417,12 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
     declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
     return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
+
+
+def _row(part: _Part, spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
+    """The columns of ``part`` by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
+    row = {spelling[column.name.lower()]: column for column in part.form.row}
+    return row if len(row) == len(part.form.row) else {column.name: column for column in part.form.row}  # an error of Spark
 
 
 def unknown_value(name: str) -> Misconfigured:
