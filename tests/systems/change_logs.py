@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connectors.systems.delta.change_batch import with_defaults
 from connectors.systems.delta.change_log import Changes, changes_of, records_of, summaries_of
 
 COLUMNS: Final = "topic string, key string, value string, headers array<struct<key: string, value: binary>>"
@@ -36,7 +37,7 @@ def changes(
     types = {name: DataType.fromDDL(kind) for name, kind in known.items()}
     schema: Any = DataType.fromDDL(plain) if plain else None
     (summary,) = summaries_of(frame)[0].values()
-    return changes_of(frame, summary.schemas, schema, types, fills)
+    return with_defaults(changes_of(frame, summary.schemas, schema, types, fills), types)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from tests.systems.change_logs import Database
 
 from .targets import Target
-from .versions import assert_current, history
+from .versions import UNTOUCHED, assert_current, history
 
 
 def notes(target: Target) -> list[Any]:
@@ -29,7 +29,7 @@ def begun(target: Target, *keys: int, **note: Any) -> Database:
 def drop(database: Database) -> None:
     del database.fields["note"]
     for row in database.rows.values():
-        del row["note"]
+        row.pop("note", None)
 
 
 def unwrapped(record: dict[str, Any]) -> dict[str, Any]:
@@ -107,3 +107,68 @@ def test_without_positions_a_row_of_a_batch_ends_and_is_there_again(spark: Any, 
     target.merge(database.upsert(id=1, name="a"), database.delete(1), database.upsert(id=1, name="a"))
     assert [version[-2:] for version in history(spark, target.path)].count((True, False)) == 1
     assert_current(spark, target)
+
+
+def test_a_column_that_came_and_went_in_a_batch_is_an_orphan_behind_it(spark: Any, kept: Target) -> None:
+    database = Database()
+    first = database.upsert(id=2, name="a", amount=1)
+    database.fields["note"] = {"type": "string", "optional": True, "default": "new"}
+    second = database.upsert(id=1, name="a", amount=1, note="n")
+    drop(database)
+    kept.merge(first, second, *(database.upsert(id=key, name="b", amount=1) for key in (1, 3)))
+    assert notes(kept) == ["n", "new", None], "of two records with the same schema, one is older than the column"
+    kept.merge(*(record for key in (1, 2) for record in (database.delete(key), database.upsert(id=key, name="c", amount=1))))
+    assert notes(kept) == [None, None, None]
+    assert_current(spark, kept)
+
+
+def test_places_in_the_log_tell_what_was_before_a_column_came_or_went(spark: Any, kept: Target) -> None:
+    """Partitions of a topic interleave, and a connector that starts again repeats records."""
+    database = begun(kept, 1, 2)
+    old = database.upsert(id=3, name="b", amount=1, note="m")
+    database.fields["more"] = {"type": "string", "optional": True, "default": "new"}
+    new = database.upsert(id=2, name="b", amount=1, note="m", more="x")
+    kept.merge(new, old)
+    drop(database)
+    kept.merge(database.upsert(id=1, name="c", amount=1, more="y"), new)
+    assert [(row["name"], row["note"], row["more"]) for row in kept.rows()] == [
+        ("c", "n", "y"), ("b", "m", "x"), ("b", "m", "new"),
+    ]  # fmt: skip
+    assert_current(spark, kept)
+
+
+def test_records_that_come_again_leave_the_values_of_columns_that_they_lack(spark: Any, kept: Target) -> None:
+    database = begun(kept, 1)
+    drop(database)
+    update, creation = database.upsert(id=1, name="b", amount=1), database.upsert(id=2, name="b", amount=1)
+    kept.merge(update, creation)
+    database.fields["more"] = {"type": "string", "optional": True, "default": "new"}
+    last = database.upsert(id=3, name="b", amount=1, more="m")
+    kept.merge(last)
+    kept.merge(creation)
+    database.fields["note"] = {"type": "string", "optional": True, "default": "d"}
+    kept.merge(update, last, database.upsert(id=3, name="c", amount=1, more="m", note="x"))
+    assert [(row["note"], row["more"]) for row in kept.rows()] == [("n", "new"), (None, "new"), ("x", "m")]
+    assert_current(spark, kept)
+
+
+@pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_an_update_that_does_not_touch_a_new_column_leaves_its_default(spark: Any, kept: Target, apart: bool) -> None:
+    database = Database()
+    records = [database.upsert(id=1, name="a", amount=1)]
+    database.fields["note"] = {"type": "string", "optional": True, "default": "new"}
+    records += [database.upsert(id=key, name="b", amount=1, note=note) for key, note in ((2, "n"), (1, UNTOUCHED))]
+    for batch in [[record] for record in records] if apart else [records]:
+        kept.merge(*batch)
+    assert notes(kept) == ["new", "n"]
+    assert_current(spark, kept)
+
+
+def test_a_column_whose_name_has_another_case_is_the_same_one(spark: Any, kept: Target) -> None:
+    database = begun(kept, 1, 2)
+    before = database.upsert(id=1, name="b", amount=1, note="m")
+    database.fields["Note"] = database.fields["note"]
+    drop(database)
+    kept.merge(before, database.upsert(id=3, name="c", amount=1, Note="x"))
+    assert notes(kept) == ["m", "n", "x"]
+    assert_current(spark, kept)

@@ -2,24 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch
 from ...formats.base import quoted
-from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, MOVED, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
+from .change_log import (
+    ATTEMPT,
+    DELETED,
+    DIGITS,
+    ENDS,
+    MOVED,
+    ORDINAL,
+    POSITION,
+    SNAPSHOT,
+    TRUNCATES,
+    Changes,
+    unknown_value,
+)
 from .column_types import fitted
-from .holes import DROPPED, mark_of
+from .holes import ABSENT, mark_of
 from .log_state import Alteration, LogState, SnapshotRows
 from .positions import ARRIVAL, place_of, place_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_NEWEST, _ORDER, _BEGIN = (f"__connectors_{name}" for name in ("newest", "order", "begin"))
+BEGIN: Final = "__connectors_begin"
+"""The column of the newest change of a key that has the position at which its row has begun in the batch."""
+_NEWEST, _ORDER = "__connectors_newest", "__connectors_order"
+
+
+def with_defaults(changes: Changes, known: Container[str]) -> Changes:
+    """``changes`` of which those that lack a column have its default if they are older than it, and else no value.
+
+    The positions tell which are older: partitions of a topic interleave, and a connector that starts again repeats records.
+    Raises :class:`Misconfigured` for a default that nobody knows, of a column that is not ``known``.
+    """
+    from pyspark.sql import functions as F
+
+    names, frame = sorted(changes.partial), changes.frame
+    if not names:
+        return changes
+    digits = F.lit("") if changes.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
+    place, ordinal, is_read = F.concat(digits, place_of(0, 0, F.col(ORDINAL))), F.col(ORDINAL), F.col(SNAPSHOT)
+    is_absent = {name: F.array_contains(ABSENT, mark_of(name)) for name in names}
+    lasts = [
+        F.struct(*(F.max(F.when(~absent, value)) for value in (F.when(~is_read, place), F.when(is_read, ordinal), ordinal)))
+        for absent in is_absent.values()
+    ]
+    cells = {name: F.col(quoted(name)) for name in frame.columns}
+    for name, (change, read, last) in zip(names, frame.agg(*lasts).collect()[0], strict=True):
+        is_older = F.when(is_read, ordinal < last).otherwise((place < change) | (ordinal < read))
+        is_older = is_absent[name] & F.coalesce(is_older, F.lit(False))
+        if name in changes.required and name.lower() not in known and frame.where(is_older).limit(1).collect():
+            raise unknown_value(name)
+        cells[name] = F.when(~is_absent[name] | is_older, cells[name])
+    return replace(changes, frame=frame.select(*(cell.alias(name) for name, cell in cells.items())))
 
 
 def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
@@ -74,7 +116,7 @@ def newest_changes(
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
     holds. ``holes`` are conditions of values that a change does not tell, as SQL: those of the change before it count, if the
     batch has that, and never values from before the row began. With ``holes``, or ``is_partial`` for a table with columns that
-    its source has no more, each change says whether its row has begun in the batch.
+    its source has no more, ``BEGIN`` says where its row has begun in the batch.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -88,30 +130,33 @@ def newest_changes(
     order = F.col(_ORDER)
     if holes or is_partial:
         begin = F.max(F.when(F.col(MOVED) | F.col(DELETED), order)).over(by_key)
-        frame = frame.withColumn(_BEGIN, begin).where(F.col(_BEGIN).isNull() | (order >= F.col(_BEGIN)))
-        frame = frame.withColumn(MOVED, F.col(_BEGIN).isNotNull())
-    whole = F.struct(*(F.col(quoted(name)) for name in changes.frame.columns))
+        frame = frame.withColumn(BEGIN, begin).where(F.col(BEGIN).isNull() | (order >= F.col(BEGIN)))
+        frame = frame.withColumn(BEGIN, F.col(BEGIN)[POSITION])
+    columns = [name for name in frame.columns if name != _ORDER]
+    whole = F.struct(*(F.col(quoted(name)) for name in columns))
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
     grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
     grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
     told = {name: F.col(f"touched_{number}") for number, name in enumerate(holes)}
     cells = []
-    for name in changes.frame.columns:
+    for name in columns:
         cell = F.col("new")[name]
         if name in holes:
             cell = F.when(F.expr(holes[name]) & told[name].isNotNull(), told[name][name]).otherwise(cell)
-        if name == DROPPED and holes:
-            marks = (F.when(touched.isNotNull(), F.lit(mark_of(column))) for column, touched in told.items())
-            cell = F.array_except(cell, F.array(*marks))
+        if name == ABSENT and holes:
+            cell = F.array_compact(F.array(*(F.when(value[ABSENT], F.lit(mark_of(column))) for column, value in told.items())))
         cells.append(cell.alias(name))
     return grouped.select(*cells)
 
 
 def _last_touched(name: str, hole: str, order: Column) -> Column:
+    """The last value that a change tells, or else that of one whose source did not have the column."""
     from pyspark.sql import functions as F
 
-    is_value = ~F.coalesce(F.expr(hole), F.lit(False)) & ~F.col(DELETED)
-    return F.max_by(F.struct(F.col(quoted(name)).alias(name)), F.when(is_value, order))
+    is_absent = F.array_contains(ABSENT, mark_of(name))
+    is_value = (~F.coalesce(F.expr(hole), F.lit(False)) | is_absent) & ~F.col(DELETED)
+    value = F.struct(F.col(quoted(name)).alias(name), is_absent.alias(ABSENT))
+    return F.max_by(value, F.when(is_value, F.struct(~is_absent, order)))
 
 
 def passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[str | None]) -> list[Alteration]:

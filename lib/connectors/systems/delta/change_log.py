@@ -16,7 +16,7 @@ from ...core import Fatal, Misconfigured, Problem
 from .change_defaults import columns_of
 from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of_type, fields_of, numbers_as_texts
 from .column_types import fitted, united_types
-from .holes import DROPPED, mark_of, may_have_holes
+from .holes import ABSENT, mark_of, may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
-    ``dropped`` are columns that the source has dropped within the batch, and that newer records do not tell.
+    ``partial`` are columns that some of the records do not have.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -73,7 +73,7 @@ class Changes:
     frame: DataFrame
     columns: dict[str, Any]
     declared: dict[str, str]
-    dropped: frozenset[str]
+    partial: frozenset[str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -332,8 +332,8 @@ class _Part:
         exact = state(F.col("exact")) if column.exact is not None else None
         return column.convert(Cell(state(F.col("change")), exact)).cast(column.type)
 
-    def select(self, cells: Sequence[Column], dropped: Sequence[str]) -> DataFrame:
-        """The changes, with ``cells`` as the columns of the row, without those that are ``dropped``."""
+    def select(self, cells: Sequence[Column], absent: Sequence[str]) -> DataFrame:
+        """The changes, with ``cells`` as the columns of the row, of which their source does not have those of ``absent``."""
         from pyspark.sql import functions as F
 
         is_read = F.coalesce(self._operation == "r", F.lit(False))
@@ -349,7 +349,7 @@ class _Part:
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             AT: self._at,
             ORDINAL: F.col(ORDINAL),
-            DROPPED: F.array(*(F.lit(mark_of(name)) for name in dropped)).cast("array<string>"),
+            ABSENT: F.array(*(F.lit(mark_of(name)) for name in absent)).cast("array<string>"),
         }
         return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))
 
@@ -385,8 +385,10 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
-    newest = {column.name: column for part in parts for column in part.form.row}
-    types = united_types([{column.name: column.type for column in part.form.row} for part in parts], known)
+    spelling = {column.name.lower(): column.name for part in parts for column in part.form.row}
+    rows = [_row(part, spelling) for part in parts]
+    newest = {name: column for row in rows for name, column in row.items()}
+    types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
     defaults = {
         name: fitted(
             column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
@@ -395,33 +397,32 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         if name in fills or column.default is not None
     }
     frames = []
-    later: set[str] = set()
-    dropped: set[str] = set()
-    filled: set[str] = set()
-    for part in reversed(parts):
-        own = {column.name: column for column in part.form.row}
-        gone = types.keys() - own.keys() - later  # what is new in a later part has its default here
+    partial: set[str] = set()
+    for part, own in zip(parts, rows, strict=True):
+        absent = types.keys() - own.keys()
         cells = [
             fitted(part.value(own[name]), own[name].type, kind, name)
             if name in own
-            else (F.lit(None) if name in gone else defaults.get(name, F.lit(None))).cast(kind)
+            else defaults.get(name, F.lit(None)).cast(kind)
             for name, kind in types.items()
         ]
-        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(gone)))
-        dropped |= gone
-        filled |= later - own.keys()
-        later |= own.keys()
+        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
+        partial |= absent
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
     required = frozenset(name for name, column in newest.items() if column.needs_fill and not {name, ANY} & fills.keys())
-    if unknown := [name for name in required if name.lower() not in known and name in filled]:
-        raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
     declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, frozenset(dropped), defaults, required, order, is_envelope, names_log)
+    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
+
+
+def _row(part: _Part, spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
+    """The columns of ``part`` by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
+    row = {spelling[column.name.lower()]: column for column in part.form.row}
+    return row if len(row) == len(part.form.row) else {column.name: column for column in part.form.row}  # an error of Spark
 
 
 def unknown_value(name: str) -> Misconfigured:

@@ -31,7 +31,7 @@ from ...ground.state import digest
 from .change_log import AT, DELETED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes
 from .change_target import COMPLETE, DELETION_TIME, END, ChangeTarget, history_of
 from .column_types import widen
-from .holes import DROPPED
+from .holes import ABSENT, is_absent
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_text
 from .sink import PROPERTIES, known_columns, same_key
@@ -161,7 +161,7 @@ class ChangeHistory:
             (F.col(quoted(name)) if name in keys else F.when(~F.col(DELETED), F.col(quoted(name)))).alias(name)
             for name in changes.columns
         ]
-        return changes.frame.select(*cells, DELETED, SNAPSHOT, POSITION, ORDINAL, DROPPED, at.alias(AT))
+        return changes.frame.select(*cells, DELETED, SNAPSHOT, POSITION, ORDINAL, ABSENT, at.alias(AT))
 
     def _of_ghosts(self, at: DataFrame, keys: Sequence[str], ghosts: str, state: LogState, batch: Batch) -> DataFrame:
         """The ends of the rows ``old`` of the table for which ``ghosts`` is true, which a snapshot has seen ``at`` a time."""
@@ -173,6 +173,7 @@ class ChangeHistory:
             *map(quoted, keys),
             F.lit(True).alias(DELETED), F.lit(True).alias(SNAPSHOT),
             F.lit(position).alias(POSITION), F.lit(0).cast("bigint").alias(ORDINAL), AT,
+            F.array().cast("array<string>").alias(ABSENT),
         )  # fmt: skip
 
     def _merge(
@@ -262,7 +263,7 @@ class ChangeHistory:
         before = F.lag(_CONTENT).over(equal.orderBy(_PLACE))
         is_stored = F.max(_STORED).over(Window.partitionBy(*map(quoted, keys), SNAPSHOT, DELETED, _EPOCH, log_part, _CONTENT))
         whole = whole.withColumn(_SAME, is_stored | F.coalesce(before == F.col(_CONTENT), F.lit(False)))
-        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL, DROPPED)
+        return whole.where(F.col(_STORED) | F.col(SNAPSHOT) | ~F.col(_SAME)).drop(_SAME, ORDINAL, ABSENT)
 
 
 def _rows_of(frame: DataFrame, others: DataFrame, keys: Sequence[str], how: str = "left_semi") -> DataFrame:
@@ -299,8 +300,10 @@ def _whole(versions: DataFrame, keys: Sequence[str], holes: Mapping[str, str]) -
         cell = F.col(quoted(name))
         if name in holes:
             is_hole = ~F.col(_STORED) & ~F.col(DELETED) & F.coalesce(F.expr(holes[name]), F.lit(False))
-            value = F.when(~is_hole & ~F.col(DELETED), F.struct(cell.alias("value")))
-            cell = F.when(is_hole, F.last(value, ignorenulls=True).over(_order(keys, _LIFE))["value"]).otherwise(cell)
+            conditions = ~is_hole & ~F.col(DELETED), is_hole & F.expr(is_absent(name))
+            values = (F.when(condition, F.struct(cell.alias("value"))) for condition in conditions)
+            last = (F.last(value, ignorenulls=True).over(_order(keys, _LIFE)) for value in values)
+            cell = F.when(is_hole, F.coalesce(*last)["value"]).otherwise(cell)
         cells.append(cell.alias(name))
     return versions.select(*cells).drop(_LIFE)
 

@@ -1,4 +1,4 @@
-"""Values that a change does not tell: of a column that the source has dropped, or that an update has not touched.
+"""Values that a change does not tell: of a column that the source did not have, or that an update has not touched.
 
 PostgreSQL logs a large value (TOAST) only when it changes. Debezium writes a placeholder in its place, whose form follows the
 column's type: a text, the bytes of the text (``bytea``), a list of one (``text[]``, ``bytea[]``, ``uuid[]``), a list with a
@@ -19,8 +19,8 @@ from ...formats.base import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-DROPPED: Final = "__connectors_dropped"
-"""The column of a change that has the marks of the columns that its source has dropped before it."""
+ABSENT: Final = "__connectors_absent"
+"""The column of a change that has the marks of the columns that its source did not have."""
 _TEXT: Final = "__debezium_unavailable_value"
 _BASE64: Final = base64.b64encode(_TEXT.encode()).decode()
 _UUID: Final = "b68a35a7-17ad-35b3-af2a-ae46edb4545a"
@@ -37,17 +37,22 @@ def may_have_holes(json: Column) -> Column:
 
 
 def mark_of(name: str) -> str:
-    """The mark of a column in ``DROPPED``: the same in each dialect of SQL."""
+    """The mark of a column in ``ABSENT``: the same in each dialect of SQL."""
     return name.encode().hex()
 
 
-def hole_conditions(columns: Mapping[str, Any], dropped: Set[str], *, has_placeholders: bool) -> dict[str, str]:
+def is_absent(name: str) -> str:
+    """SQL: the source of the row ``new`` did not have the column."""
+    return f"array_contains(new.{ABSENT}, '{mark_of(name)}')"
+
+
+def hole_conditions(columns: Mapping[str, Any], partial: Set[str], *, has_placeholders: bool) -> dict[str, str]:
     """For each of ``columns`` (types by name) that may have holes: SQL that is true where the row ``new`` has one."""
     conditions = {}
     for name, kind in columns.items():
         texts = [_placeholder(f"new.{quoted(name)}", kind)] if has_placeholders else []
-        if name in dropped:
-            texts.append(f"array_contains(new.{DROPPED}, '{mark_of(name)}')")
+        if name in partial:
+            texts.append(is_absent(name))
         if condition := " OR ".join(filter(None, texts)):
             conditions[name] = f"({condition})"
     return conditions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -86,9 +86,9 @@ class LogState:
         known = {name: state[name] for name in cls.__annotations__ if name in state}
         return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"])})
 
-    def declaring(self, columns: Mapping[str, str]) -> LogState:
-        """The state behind a change that declares ``columns``."""
-        return replace(self, columns=columns, orphans=tuple(sorted({*self.orphans, *self.columns} - {*columns})))
+    def declaring(self, columns: Mapping[str, str], seen: Iterable[str]) -> LogState:
+        """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``."""
+        return replace(self, columns=columns, orphans=tuple(sorted({*self.orphans, *self.columns, *seen} - {*columns})))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
         """The differences between the columns that were declared last and these ``columns``."""

@@ -27,6 +27,7 @@ from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .change_batch import (
+    BEGIN,
     is_behind,
     newest_changes,
     passing_alterations,
@@ -34,13 +35,13 @@ from .change_batch import (
     snapshot_rows,
     truncation_in,
     with_columns,
+    with_defaults,
 )
 from .change_log import (
     ANY,
     ATTEMPT,
     DELETED,
     LOG,
-    MOVED,
     NAME,
     POSITION,
     SNAPSHOT,
@@ -54,7 +55,7 @@ from .change_log import (
 from .change_target import ChangeTarget
 from .column_types import widen
 from .history import ChangeHistory
-from .holes import hole_conditions
+from .holes import hole_conditions, is_absent
 from .log_state import Alteration, LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
 from .sink import TABLE, RecordingCommitter, TableSink, log_at, same_key
@@ -191,6 +192,9 @@ class ChangeTableCommitter(RecordingCommitter):
         if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
         changes = changes_of(own, summary.schemas, self._schema(), self.target.types, fills)
+        if ARRIVAL in (self.values["order"], self.target.state and self.target.state.order):
+            changes = replace(changes, order=ARRIVAL)
+        changes = with_defaults(changes, self.target.types or ())
         self._apply(changes, topic, summary, batch, records.sparkSession)
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
@@ -258,7 +262,7 @@ class ChangeTableCommitter(RecordingCommitter):
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
         values = {name: kind for name, kind in placed.columns.items() if name not in keys}
-        holes = hole_conditions(values, placed.dropped, has_placeholders=summary.has_holes)
+        holes = hole_conditions(values, placed.partial, has_placeholders=summary.has_holes)
         cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
             placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
@@ -270,7 +274,9 @@ class ChangeTableCommitter(RecordingCommitter):
         if self.history is not None:
             state = self.history.begin(spark, self.target.known_state)
             self.history.add(placed, keys, state, batch, "".join(gone), holes)
-        begins = [f"new.{MOVED}", *([] if self.target.deleted is None else [f"old.{quoted(self.target.deleted)} IS NOT NULL"])]
+        begins = [self._begins(state)]
+        if self.target.deleted is not None:
+            begins.append(f"old.{quoted(self.target.deleted)} IS NOT NULL")
         if cut is not None:
             is_truncated = f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')"
             gone, begins = [*gone, is_truncated], [*begins, is_truncated]
@@ -336,7 +342,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 types[name.lower()] = kind
         widen(spark, target.sql, types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
-        target.note(spark, state.declaring(changes.declared))
+        target.note(spark, state.declaring(changes.declared, changes.columns))
         return changes
 
     def _policy(self) -> str:
@@ -357,11 +363,10 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         state = self.target.known_state
-        order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
         logs = []
-        if order != ARRIVAL and changes.names_log:
+        if changes.order != ARRIVAL and changes.names_log:
             logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
-        return self.target.note(spark, state.with_keys(keys).ordered(order, list(logs)))
+        return self.target.note(spark, state.with_keys(keys).ordered(changes.order, list(logs)))
 
     def _snapshot_ends(self, spark: SparkSession, changes: Changes | None, summary: Summary, batch: Batch) -> bool:
         """Notes what the batch has of the initial snapshot. True if the last row of the table is in it, or the log follows."""
@@ -447,7 +452,13 @@ class ChangeTableCommitter(RecordingCommitter):
             f'table REPLICA IDENTITY FULL for the next time, and fill={{"{name}": null}} to leave it empty now.'
         )
         error = f"raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8'))"
-        return f"CASE WHEN new.{MOVED} AND new.{quoted(name)} IS NOT NULL THEN {error} END"
+        return f"CASE WHEN {is_absent(name)} THEN new.{quoted(name)} WHEN new.{BEGIN} IS NOT NULL THEN {error} END"
+
+    def _begins(self, state: LogState) -> str:
+        """SQL: the row has begun in the batch, which does not repeat what the table has."""
+        length = 0 if state.order == ARRIVAL else PLACE_LENGTH
+        new, old = (f"left({side}, length({side}) - {length})" for side in (f"new.{BEGIN}", self._old()))
+        return f"new.{BEGIN} IS NOT NULL AND ({self._is_of_snapshot()} OR {new} > {old})"
 
     def _is_newer(self) -> str:
         return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
