@@ -388,38 +388,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     spelling = {column.name.lower(): column.name for part in parts for column in part.form.row}
     rows = [_row(part, spelling) for part in parts]
     types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
-    defaults, required = _added(rows, types, fills)
-    frames = []
-    partial: set[str] = set()
-    for number, (part, own) in enumerate(zip(parts, rows, strict=True)):
-        absent = types.keys() - own.keys()
-        values = {**defaults, **_added(rows[number:], types, fills)[0]}
-        cells = [
-            fitted(part.value(own[name]), own[name].type, kind, name)
-            if name in own
-            else values.get(name, F.lit(None)).cast(kind)
-            for name, kind in types.items()
-        ]
-        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
-        partial |= absent
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    orders = {part.order.name for part in parts}
-    order = orders.pop() if len(orders) == 1 else ARRIVAL
-    is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
-    declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
-
-
-def _added(
-    rows: Sequence[Mapping[str, ChangeColumn]], types: Mapping[str, Any], fills: Mapping[str, Any]
-) -> tuple[dict[str, Column], frozenset[str]]:
-    """The defaults of columns as the first of ``rows`` that has each one tells them, and those of which only the user knows it.
-
-    A later default is one of later rows alone.
-    """
-    first = {name: column for row in reversed(rows) for name, column in row.items()}
+    first = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
     defaults = {
         name: fitted(
             column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
@@ -427,7 +396,27 @@ def _added(
         for name, column in first.items()
         if name in fills or column.default is not None
     }
-    return defaults, frozenset(name for name, column in first.items() if column.needs_fill and not {name, ANY} & fills.keys())
+    frames = []
+    partial: set[str] = set()
+    for part, own in zip(parts, rows, strict=True):
+        absent = types.keys() - own.keys()
+        cells = [
+            fitted(part.value(own[name]), own[name].type, kind, name)
+            if name in own
+            else defaults.get(name, F.lit(None)).cast(kind)
+            for name, kind in types.items()
+        ]
+        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
+        partial |= absent
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    required = frozenset(name for name, column in first.items() if column.needs_fill and not {name, ANY} & fills.keys())
+    orders = {part.order.name for part in parts}
+    order = orders.pop() if len(orders) == 1 else ARRIVAL
+    is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
+    declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
+    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
 
 
 def _row(part: _Part, spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
