@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from connectors.core import Fatal
+from connectors.core import Cursor, Fatal
 from connectors.systems.http import HttpSource
 from connectors.testing.source_suite import SourceQuery
 from connectors_tools.offsets import SourceOffset
@@ -200,20 +201,34 @@ def test_a_move_back_gives_again_what_the_lookback_remembers(server: Answers, tm
     assert SourceQuery(system).rest(log) == rows[22:]
 
 
+def rest(cursor: Cursor, position: Any) -> Rows:
+    """The rows behind ``position``."""
+    page, rows = cursor.read("r", position, None, 10), []
+    while not page.is_last:
+        rows += page.rows.to_pylist()
+        page = cursor.read("r", page.position, None, 10)
+    return rows
+
+
 def test_an_attempt_behind_one_that_failed_reads_what_that_had_swept(server: Answers, tmp_path: Path) -> None:
     server.rule = since([{"id": 1, "at": 1}])
     system = Numbered(tmp_path, server, **declared())
     cursor = HttpSource.of({**system.options(), "pollInterval": "1h"}, streaming=True).cursor(system.schema)
-    cursor.open()
+    with closing(cursor):
+        cursor.open()
+        assert [rest(cursor, json.loads("{}")) for _ in range(2)] == [[{"id": 1, "at": 1}]] * 2
 
-    def sweep() -> Rows:
-        page, rows = cursor.read("r", json.loads("{}"), None, 10), []
-        while not page.is_last:
-            rows += page.rows.to_pylist()
-            page = cursor.read("r", page.position, None, 10)
-        return rows
 
-    try:
-        assert [sweep(), sweep()] == [[{"id": 1, "at": 1}]] * 2
-    finally:
-        cursor.close()
+def test_an_attempt_that_ends_the_sweep_of_an_earlier_epoch_begins_one_as_the_failed_attempt_had(
+    server: Answers, tmp_path: Path
+) -> None:
+    rows = [{"id": number, "at": number} for number in range(15, 0, -1)]
+    server.rule = since(rows)
+    source = HttpSource.of({**Numbered(tmp_path, server, **declared()).options(), "pollInterval": "1h"}, streaming=True)
+    with closing(source.cursor(Numbered.schema)) as cursor:
+        cursor.open()
+        position = json.dumps(cursor.read("r", {}, None, 10).position)
+    rows.insert(0, {"id": 16, "at": 16})
+    with closing(source.cursor(Numbered.schema)) as cursor:
+        cursor.open()
+        assert [sorted(row["id"] for row in rest(cursor, json.loads(position))) for _ in range(2)] == [[1, 2, 3, 4, 5, 16]] * 2

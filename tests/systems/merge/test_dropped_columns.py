@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connectors.core import Misconfigured
 from tests.systems.change_logs import Database
 
 from .targets import Target
@@ -171,4 +172,17 @@ def test_a_column_whose_name_has_another_case_is_the_same_one(spark: Any, kept: 
     drop(database)
     kept.merge(before, database.upsert(id=3, name="c", amount=1, Note="x"))
     assert notes(kept) == ["m", "n", "x"]
+    del database.fields["Note"]
+    database.rows[3].pop("Note")
+    kept.merge(database.upsert(id=1, name="d", amount=1), database.delete(3), database.upsert(id=3, name="d", amount=1))
+    assert notes(kept) == ["m", "n", None], "also where it is an orphan"
     assert_current(spark, kept)
+
+
+def test_a_batch_behind_the_drop_of_a_key_column_makes_no_row_of_another_key(spark: Any, tmp_path: Path) -> None:
+    target = Target(spark, tmp_path / "orders", keyColumns=["id", "note"])
+    database = begun(target, 1)
+    before = database.upsert(id=1, name="b", amount=1, note="n")
+    drop(database)
+    with pytest.raises(Misconfigured, match="note is no column of the changes, which have id, name, amount"):
+        target.merge(before, database.upsert(id=1, name="c", amount=1))

@@ -36,6 +36,18 @@ def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Targe
     assert target.rows() == expected(database)
 
 
+@pytest.mark.parametrize("is_optional", [True, False])
+def test_older_rows_have_the_default_that_a_column_came_with_whatever_it_is_later(target: Target, is_optional: bool) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    records = [database.upsert(id=2, name="a", amount=1)]
+    for number, default in enumerate(({"default": 7}, {"default": 8}, {})):
+        database.fields["extra"] = {"type": "int32", "optional": is_optional, **default}
+        records.append(database.upsert(id=3 + number, name="a", amount=1, extra=number))
+    target.merge(*records)
+    assert [row["extra"] for row in target.rows()] == [7, 7, 0, 1, 2]
+
+
 @pytest.mark.soak
 def test_a_crash_before_the_default_is_filled_in_is_mended_by_the_next_start(
     target: Target, monkeypatch: pytest.MonkeyPatch

@@ -387,13 +387,13 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
 
     spelling = {column.name.lower(): column.name for part in parts for column in part.form.row}
     rows = [_row(part, spelling) for part in parts]
-    newest = {name: column for row in rows for name, column in row.items()}
     types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
+    first = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
     defaults = {
         name: fitted(
             column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
         )
-        for name, column in newest.items()
+        for name, column in first.items()
         if name in fills or column.default is not None
     }
     frames = []
@@ -411,7 +411,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    required = frozenset(name for name, column in newest.items() if column.needs_fill and not {name, ANY} & fills.keys())
+    required = frozenset(name for name, column in first.items() if column.needs_fill and not {name, ANY} & fills.keys())
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))

@@ -88,7 +88,9 @@ class LogState:
 
     def declaring(self, columns: Mapping[str, str], seen: Iterable[str]) -> LogState:
         """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``."""
-        return replace(self, columns=columns, orphans=tuple(sorted({*self.orphans, *self.columns, *seen} - {*columns})))
+        orphans = {name.lower(): name for name in (*self.orphans, *self.columns, *seen)}  # Delta takes Id and id for one
+        names = orphans.keys() - {name.lower() for name in columns}
+        return replace(self, columns=columns, orphans=tuple(sorted(orphans[name] for name in names)))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
         """The differences between the columns that were declared last and these ``columns``."""

@@ -248,8 +248,8 @@ class ChangeTableCommitter(RecordingCommitter):
                 way_out="give truncate=delete, so that its rows are deleted here as well",
             )
         keys = self._key_columns(summary)
-        if missing := [key for key in keys if key not in changes.columns]:
-            text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
+        if missing := [key for key in keys if key not in changes.declared]:
+            text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.declared)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
         own = {"positionColumn": self.target.position, "deletedColumn": self.target.deleted}
         for option, column in own.items():

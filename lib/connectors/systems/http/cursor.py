@@ -105,7 +105,7 @@ class HttpCursor(Cursor):
         """Records of one page. ``rows`` limits those of the topmost resource."""
         sweep = self._sweep
         if position is not self._position:  # an attempt at the epoch after a failed one reads anew what that had swept
-            sweep, self._is_swept, self._next_sweep = Sweep.at(position), False, 0.0
+            sweep, self._has_begun, self._is_swept, self._next_sweep = Sweep.at(position), False, False, 0.0
         if not sweep.is_under_way:
             if self._is_swept or machine.monotonic() < self._next_sweep:
                 self._is_swept = False
