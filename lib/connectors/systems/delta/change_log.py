@@ -65,7 +65,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
-    ``partial`` are columns that some of the records do not have.
+    ``gaps`` are columns that some of the records do not have.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -73,7 +73,7 @@ class Changes:
     frame: DataFrame
     columns: dict[str, Any]
     declared: dict[str, str]
-    partial: frozenset[str]
+    gaps: frozenset[str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -397,7 +397,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         if name in fills or column.default is not None
     }
     frames = []
-    partial: set[str] = set()
+    gaps: set[str] = set()
     for part, own in zip(parts, rows, strict=True):
         absent = types.keys() - own.keys()
         cells = [
@@ -407,7 +407,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
             for name, kind in types.items()
         ]
         frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
-        partial |= absent
+        gaps |= absent
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
@@ -416,7 +416,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
     declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
+    return Changes(whole, types, declared, frozenset(gaps), defaults, required, order, is_envelope, names_log)
 
 
 def _row(part: _Part, spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:

@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry
-from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .change_batch import (
-    BEGIN,
     is_behind,
     newest_changes,
     passing_alterations,
@@ -39,12 +37,9 @@ from .change_batch import (
 )
 from .change_log import (
     ANY,
-    ATTEMPT,
     DELETED,
     LOG,
     NAME,
-    POSITION,
-    SNAPSHOT,
     TRUNCATES,
     Changes,
     Summary,
@@ -55,10 +50,11 @@ from .change_log import (
 from .change_target import ChangeTarget
 from .column_types import widen
 from .history import ChangeHistory
-from .holes import hole_conditions, is_absent
+from .holes import hole_conditions
 from .log_state import Alteration, LogState
-from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
-from .sink import TABLE, RecordingCommitter, TableSink, log_at, same_key
+from .merge_statement import MergeStatement, is_ghost
+from .positions import ARRIVAL, place_text
+from .sink import TABLE, RecordingCommitter, TableSink, log_at
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -203,8 +199,8 @@ class ChangeTableCommitter(RecordingCommitter):
         if ends:
             if self.history is not None:
                 state = self.history.begin(spark, self.target.known_state)
-                self.history.end(spark, self._is_ghost(), state, batch)
-            self.target.delete(spark, self._is_ghost())
+                self.history.end(spark, is_ghost(self.target), state, batch)
+            self.target.delete(spark, is_ghost(self.target))
         return ends
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
@@ -262,7 +258,7 @@ class ChangeTableCommitter(RecordingCommitter):
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
         values = {name: kind for name, kind in placed.columns.items() if name not in keys}
-        holes = hole_conditions(values, placed.partial, has_placeholders=summary.has_holes)
+        holes = hole_conditions(values, placed.gaps, has_placeholders=summary.has_holes)
         cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
             placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
@@ -270,26 +266,28 @@ class ChangeTableCommitter(RecordingCommitter):
                 cut = None
             else:
                 state = self.target.note(spark, replace(state, truncated=cut[0]))
-        gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
+        has_ghosts = self._snapshot_ends(spark, changes, summary, batch)
         if self.history is not None:
             state = self.history.begin(spark, self.target.known_state)
-            self.history.add(placed, keys, state, batch, "".join(gone), holes)
-        begins = [self._begins(state)]
-        if self.target.deleted is not None:
-            begins.append(f"old.{quoted(self.target.deleted)} IS NOT NULL")
-        if cut is not None:
-            is_truncated = f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')"
-            gone, begins = [*gone, is_truncated], [*begins, is_truncated]
+            self.history.add(placed, keys, state, batch, is_ghost(self.target) if has_ghosts else "", holes)
         known = {name.lower() for name in placed.columns}
         orphans = [name for name in state.orphans if name.lower() in {*(self.target.types or ())} - known]
+        statement = MergeStatement(self.target, keys, list(placed.columns), holes, orphans, cut and cut[0], has_ghosts)
         newest = newest_changes(placed, keys, holes, summary.may_be_snapshot, bool(orphans)).persist()
         try:
             if summary.may_delete:
                 self.target.remember(spark, newest.where(DELETED), keys, batch.number)  # before the rows go
-            rows = self.target.without_late(spark, newest, keys, state)
-            self._merge(rows, placed, keys, batch, holes, orphans, " OR ".join(begins), " OR ".join(gone))
+            self._merge(self.target.without_late(spark, newest, keys, state), statement, replace(batch, claim=None))
         finally:
             newest.unpersist()
+
+    def _merge(self, rows: DataFrame, statement: MergeStatement, batch: Batch) -> None:
+        place = self.target.place
+        view = f"connectors_{digest(batch.prefix(), place.location)}"
+        if self._merges.merge(rows, view, place, self.ledger.transaction(batch), statement.text):
+            self.ledger.note(batch)
+        else:
+            self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _read_table(self, spark: SparkSession, batch: Batch) -> None:
         """Looks, once a run, at what the table has and remembers; finishes what an earlier batch has begun."""
@@ -379,96 +377,3 @@ class ChangeTableCommitter(RecordingCommitter):
         ends = summary.streams or (rows is not None and rows.is_complete)
         self.target.note(spark, replace(state, ends=batch.number, streams=summary.streams) if ends else state)
         return ends
-
-    def _old(self) -> str:
-        return f"old.{quoted(self.target.position)}"
-
-    def _is_of_snapshot(self) -> str:
-        """SQL: the row is one that a snapshot has read."""
-        return f"contains({self._old()}, '{FROM_SNAPSHOT}')"
-
-    def _is_ghost(self) -> str:
-        """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
-        state = self.target.known_state
-        place = f"right(split_part({self._old()}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
-        others = f" AND NOT endswith({self._old()}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
-        if self.target.deleted is not None:
-            others += f" AND old.{quoted(self.target.deleted)} IS NULL"
-        return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{others})"
-
-    def _merge(
-        self,
-        rows: DataFrame,
-        changes: Changes,
-        keys: Sequence[str],
-        batch: Batch,
-        holes: Mapping[str, str],
-        orphans: Sequence[str],
-        begins: str,
-        gone: str,
-    ) -> None:
-        """Where the condition ``begins`` is true, a row has no value of the columns ``orphans``; others keep theirs.
-
-        ``holes`` are conditions of values that a change does not tell, and ``gone`` is one of rows that are deleted unless the
-        batch has them; empty for none.
-        """
-        batch = replace(batch, claim=None)
-        columns = list(changes.columns)
-        old_values = {name: f"CASE WHEN {begins} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
-        sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        sets += [f"{quoted(name)} = if({begins}, NULL, old.{quoted(name)})" for name in orphans]
-        place = f"{quoted(self.target.position)} = {_stored_position('new')}"
-        names = ", ".join(quoted(name) for name in (*columns, self.target.position))
-        values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
-        delete = vanish = "DELETE"
-        if self.target.deleted is not None:
-            column = quoted(self.target.deleted)
-            delete, vanish = (f"UPDATE SET {column} = current_timestamp(){more}" for more in (f", {place}", ""))
-            sets.append(f"{column} = NULL")
-            gone = gone and f"({gone}) AND old.{column} IS NULL"
-        sets.append(place)
-
-        def statement(target: str, source: str) -> str:
-            return (
-                f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} "
-                f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN {delete} "
-                f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
-                f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
-            ) + (f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN {vanish}" if gone else "")
-
-        target = self.target.place
-        view = f"connectors_{digest(batch.prefix(), target.location)}"
-        if self._merges.merge(rows, view, target, self.ledger.transaction(batch), statement):
-            self.ledger.note(batch)
-        else:
-            self.ledger.commit(Entry(batch.query, batch.number), ())
-
-    def _unknown(self, name: str) -> str:
-        """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""
-        if self.values["fill"].get(name, "") is None:
-            return "NULL"
-        text = (
-            f"column {name}: the key of a row has changed, and Debezium does not tell its large value, which has not. Give the "
-            f'table REPLICA IDENTITY FULL for the next time, and fill={{"{name}": null}} to leave it empty now.'
-        )
-        error = f"raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8'))"
-        return f"CASE WHEN {is_absent(name)} THEN new.{quoted(name)} WHEN new.{BEGIN} IS NOT NULL THEN {error} END"
-
-    def _begins(self, state: LogState) -> str:
-        """SQL: the row has begun in the batch, which does not repeat what the table has."""
-        length = 0 if state.order == ARRIVAL else PLACE_LENGTH
-        new, old = (f"left({side}, length({side}) - {length})" for side in (f"new.{BEGIN}", self._old()))
-        return f"new.{BEGIN} IS NOT NULL AND ({self._is_of_snapshot()} OR {new} > {old})"
-
-    def _is_newer(self) -> str:
-        return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
-
-def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
-    """The value of a column after a change, as SQL; ``untouched`` is the one where the condition of ``holes`` is true."""
-    column = f"new.{quoted(name)}"
-    return f"CASE WHEN {holes[name]} THEN {untouched} ELSE {column} END" if name in holes else column
-
-
-def _stored_position(side: str) -> str:
-    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, concat('{FROM_SNAPSHOT}', coalesce({side}.{ATTEMPT}, '')), ''))"
-
