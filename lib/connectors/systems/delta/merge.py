@@ -19,6 +19,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text
@@ -44,11 +45,13 @@ from .change_log import (
     Changes,
     Summary,
     changes_of,
+    columns_of_rows,
     records_of,
     summaries_of,
 )
 from .change_target import ChangeTarget
 from .column_types import widen
+from .evolution import EVOLVE, Evolution, catalog_of, evolution_of, evolution_problems
 from .history import ChangeHistory
 from .holes import hole_conditions
 from .log_state import Alteration, LogState
@@ -92,8 +95,13 @@ MERGE: Final = Options(
         meaning="keep all versions of the rows in a table beside (<table>_history), with valid_from, valid_to and is_current",
     ),
     onSchemaChange=Choice(
-        "lenient", among=("lenient", "ignore", "exception"),
-        meaning="lenient: new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
+        "lenient", among=("evolve", "try_evolve", "lenient", "ignore", "exception"),
+        meaning="evolve: columns come, go and change names as in the database; try_evolve: so, where it is certain; lenient: "
+        "new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
+    ),
+    database=Json(
+        {}, kind=dict,
+        meaning='onSchemaChange=evolve: the options of connectors.jdbc that reach the database: {"url": …, "user": …}',
     ),
 )  # fmt: skip
 """The options of each table that changes are merged into."""
@@ -116,6 +124,7 @@ class ChangeTable(TableSink):
         yield from super().check(values)
         if (value := values["fill"].get(ANY)) is not None:
             yield Problem("fill", f'"{ANY}" stands for columns of any type, so it must be null; got {json.dumps(value)}.')
+        yield from evolution_problems(values)
 
     def committer(self) -> ChangeTableCommitter:
         return ChangeTableCommitter(self)
@@ -187,11 +196,22 @@ class ChangeTableCommitter(RecordingCommitter):
         fills = self.values["fill"]
         if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
-        changes = changes_of(own, summary.schemas, self._schema(), self.target.types, fills)
+        evolution = self._evolution(records.sparkSession, topic, summary)
+        types = evolution.types(self.target.types or {})
+        changes = changes_of(own, summary.schemas, self._schema(), types, fills, evolution.names)
         if ARRIVAL in (self.values["order"], self.target.state and self.target.state.order):
             changes = replace(changes, order=ARRIVAL)
-        changes = with_defaults(changes, self.target.types or ())
-        self._apply(changes, topic, summary, batch, records.sparkSession)
+        changes = replace(changes, declared=evolution.declared(changes, self.target.state))
+        changes = with_defaults(changes, types)
+        self._apply(changes, evolution, topic, summary, batch, records.sparkSession)
+
+    def _evolution(self, spark: SparkSession, topic: str, summary: Summary) -> Evolution:
+        """What becomes of the table's columns; nothing, unless the table is to evolve and its values tell their columns."""
+        state, policy = self.target.state or LogState(topic), self.values["onSchemaChange"]
+        if policy not in EVOLVE or not (schemas := columns_of_rows(summary.schemas)):
+            return Evolution(state.aliases, state.identities)
+        catalog = partial(catalog_of, spark, self.values["database"], topic)
+        return evolution_of(state, schemas, catalog, is_strict=policy == "evolve")
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
         """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
@@ -236,7 +256,9 @@ class ChangeTableCommitter(RecordingCommitter):
 
         return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
 
-    def _apply(self, changes: Changes, topic: str, summary: Summary, batch: Batch, spark: SparkSession) -> None:
+    def _apply(
+        self, changes: Changes, evolution: Evolution, topic: str, summary: Summary, batch: Batch, spark: SparkSession
+    ) -> None:
         if summary.may_truncate and self.values["truncate"] == "refuse" and changes.frame.where(TRUNCATES).limit(1).collect():
             raise Fatal(
                 f"the table behind {topic} was truncated",
@@ -254,7 +276,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {column}. {way_out}")])
         if self.history is not None:
             self.history.check([*changes.columns, *(self.target.types or ())], topic)
-        changes = self._prepare(spark, changes, topic, summary, batch)
+        changes = self._prepare(spark, changes, evolution, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
         values = {name: kind for name, kind in placed.columns.items() if name not in keys}
@@ -308,19 +330,20 @@ class ChangeTableCommitter(RecordingCommitter):
                 state = state.behind(last.batch)
             target.note(spark, state.of_query(batch.query))
 
-    def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> Changes:
+    def _prepare(
+        self, spark: SparkSession, changes: Changes, evolution: Evolution, topic: str, summary: Summary, batch: Batch
+    ) -> Changes:
         """Makes the table, or lets it follow its source, as onSchemaChange says. The changes then have columns of the table."""
         target = self.target
         if target.types is None:
             self._create(spark, changes.columns, batch)
-        types = target.types
-        assert types is not None
+        assert target.types is not None
         if target.state is None:
             target.forget_deletions(spark)
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
             target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
-        state = target.known_state
-        alterations = state.alterations(changes.declared)
+        state, types = evolution.state(target.known_state), evolution.types(target.types)
+        alterations = evolution.alterations() + state.alterations(changes.declared)
         policy = self._policy()
         if policy != "ignore":
             alterations += passing_alterations(changes, types, {alteration.column for alteration in alterations})
@@ -332,6 +355,9 @@ class ChangeTableCommitter(RecordingCommitter):
             )
         if alterations:
             self.on_alterations(spark, alterations, batch)
+        if evolution.renames or evolution.drops:
+            target.evolve(spark, state, evolution.renames, evolution.drops)
+        types = target.types
         if policy == "ignore":
             changes = with_columns(changes, types)
         for name, kind in changes.columns.items():

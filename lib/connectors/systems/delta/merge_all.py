@@ -18,7 +18,8 @@ from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Prob
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
 from .change_target import deletions_of, history_of
-from .log_state import STATE_PROPERTY, Alteration, LogState
+from .evolution import evolution_problems
+from .log_state import STATE_PROPERTY, Alteration, LogState, source_name
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
 from .tables import CHANGES, LEDGER, TABLES, TablesCommitter, TablesSink, place_of
@@ -98,6 +99,7 @@ class ChangeTables(TablesSink):
         for option, kind, example in (("keyColumns", list, '{"orders": ["id"]}'), ("fill", dict, '{"orders": {"note": null}}')):
             if not all(isinstance(value, kind) for value in values[option].values()):
                 yield Problem(option, f"must be given by table: {example}.")
+        yield from evolution_problems(values)
 
     def committer(self) -> ChangeTablesCommitter:
         return ChangeTablesCommitter(self)
@@ -113,11 +115,6 @@ class ChangeTables(TablesSink):
             if match := re.fullmatch(pattern, name):
                 return match.expand(table)
         return name.rpartition(".")[2]
-
-
-def source_name(topic: str) -> str:
-    """The ``schema.table`` or ``database.table`` of a topic, which has a prefix in front of it."""
-    return ".".join(topic.split(".")[-2:])
 
 
 class ChangeTablesCommitter(TablesCommitter):
