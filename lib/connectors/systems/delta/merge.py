@@ -269,6 +269,8 @@ class ChangeTableCommitter(RecordingCommitter):
         if missing := [key for key in keys if key not in changes.declared]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.declared)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
+        if self.target.state is not None:
+            self.target.state.with_keys(keys)  # before the table follows
         own = {"positionColumn": self.target.position, "deletedColumn": self.target.deleted}
         for option, column in own.items():
             if column is not None and column.lower() in map(str.lower, changes.columns):
