@@ -14,8 +14,10 @@ import psycopg
 import pytest
 
 from connectors.core import Fatal, Misconfigured, StateError
+from connectors.systems.delta.change_target import ChangeTarget
 from connectors.systems.delta.evolution import Evolution, evolution_of
 from connectors.systems.delta.log_state import LogState
+from connectors.systems.delta.merge import ChangeTable
 from connectors.testing.servers import PostgresServer
 from tests.servers import required
 from tests.systems.change_logs import Database
@@ -290,6 +292,100 @@ def test_a_table_that_was_to_evolve_when_its_driver_died_goes_on(
     assert_equal(target, orders)
 
 
+def test_a_column_that_gives_its_name_to_another_one_keeps_its_values(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2, 3)))
+    before = log.upsert(id=3, name="b", amount=3)
+    orders.rename("name", "title")
+    orders.add("name")
+    target.merge(before, log.upsert(id=1, title="c", amount=1, name="new"))
+    assert_equal(target, orders)
+    late = log.upsert(id=2, title="d", amount=2, name="n")
+    orders.alter('RENAME title TO "Title"')
+    log.fields = {name.replace("title", "Title"): kind for name, kind in log.fields.items()}
+    target.merge(before, late, log.upsert(id=3, Title="b", amount=3, name=None))
+    assert [row["title"] for row in target.rows()] == ["c", "d", "b"]
+
+
+def test_a_batch_that_waits_for_a_fill_behind_a_drop_goes_on(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2)))
+    orders.drop("amount")
+    orders.add("note", optional=False)
+    change = log.upsert(id=1, name="b", note="n")
+    with pytest.raises(Misconfigured, match="fill"):
+        target.merge(change)
+    target.options["fill"] = {"note": "x"}
+    target.restart()
+    target.merge(change, number=target.number)
+    log.rows[2]["note"] = "x"
+    assert_equal(target, orders)
+
+
+def test_columns_that_lenient_has_kept_make_place_for_others_of_their_names(
+    spark: Any, tmp_path: Path, orders: Orders
+) -> None:
+    target, log = followed(spark, tmp_path, orders, "lenient"), orders.log
+    target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2)))
+    orders.rename("name", "title")
+    orders.drop("amount")
+    target.merge(*(log.upsert(id=key, title="b") for key in (1, 2)))
+    target.options["onSchemaChange"] = "evolve"
+    target.restart()
+    target.merge(log.upsert(id=1, title="c"))
+    orders.rename("title", "name")
+    orders.add("amount")
+    target.merge(log.upsert(id=1, name="d", amount="much"))
+    assert_equal(target, orders)
+
+
+def test_a_column_that_delta_does_not_drop_stays_with_lenient(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    columns = "id int, name string, amount bigint, _position string"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/orders` ({columns}) USING delta PARTITIONED BY (amount)")
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(log.upsert(id=1, name="a", amount=1))
+    orders.drop("amount")
+    change = log.upsert(id=1, name="b")
+    with pytest.raises(Exception, match="Dropping partition columns"):
+        target.merge(change)
+    target.options["onSchemaChange"] = "lenient"
+    target.restart()
+    target.merge(change, number=target.number)
+    assert target.rows() == [{"id": 1, "name": "b", "amount": 1}]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_done", [False, True])
+def test_columns_that_take_each_others_names_survive_a_crash_at_each_statement(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    sql, left = type(spark).sql, 0
+
+    def dying(self: Any, text: str, *arguments: Any, **more: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left or is_done:
+            sql(self, text, *arguments, **more)
+        if not left:
+            raise KeyboardInterrupt
+
+    for number in range(1, 9):
+        options = {"path": str(tmp_path / str(number)), "onSchemaChange": "evolve", "database": {"url": "postgresql:"}}
+        sink: Any = ChangeTable.of(options)
+        target, left = ChangeTarget(sink.values), number
+        spark.sql(f"CREATE TABLE {target.sql} (id int, a int, b int, x int) USING delta")
+        spark.sql(f"INSERT INTO {target.sql} VALUES (1, 2, 3, 4)")
+        with monkeypatch.context() as patched:
+            patched.setattr(type(spark), "sql", dying)
+            with pytest.raises(KeyboardInterrupt):
+                target.evolve(spark, state(), [["x"], ["a", "x"], ["b", "a"]])
+        again = ChangeTarget(sink.values)
+        again.complete(spark, again.properties(spark))
+        (row,) = spark.table(target.sql).collect()
+        nothing = number == 1 and not is_done
+        assert row.asDict() == ({"id": 1, "a": 2, "b": 3, "x": 4} if nothing else {"id": 1, "x": 2, "a": 3})
+
+
 def test_try_evolve_keeps_a_column_of_which_nobody_knows_what_became(spark: Any, tmp_path: Path, orders: Orders) -> None:
     target, log = followed(spark, tmp_path, orders, "try_evolve"), orders.log
     orders.add("x")
@@ -322,6 +418,7 @@ def test_a_key_that_changes_its_name_stops_the_query(spark: Any, tmp_path: Path,
         ({"database": {}}, r"database +must reach the PostgreSQL of the tables"),
         ({"database": {"url": "jdbc:mysql://db/shop"}}, r"database +.* got the url jdbc:mysql://db/shop"),
         ({"history": True}, r"onSchemaChange +must not be evolve with history=true"),
+        ({"schema": "id INT"}, r"schema +must not be given with onSchemaChange=evolve"),
     ],
 )
 def test_options_that_contradict_are_errors(spark: Any, tmp_path: Path, options: dict[str, Any], text: str) -> None:

@@ -88,6 +88,8 @@ def evolution_problems(values: Values) -> Iterator[Problem]:
         got = f"; got the url {url}" if url else ""
         text = f"must reach the PostgreSQL of the tables, which alone tells renames (onSchemaChange={policy}): {example}{got}."
         yield Problem("database", text)
+    if values.get("schema"):
+        yield Problem("schema", f"must not be given with onSchemaChange={policy}: values with schemas tell the columns.")
     if values["history"]:
         yield Problem("onSchemaChange", f"must not be {policy} with history=true, which keeps the values of all columns.")
 
