@@ -49,8 +49,6 @@ def evolved(before: LogState, catalog: str, *schemas: str, is_strict: bool = Tru
         ("id a b z", ["id a"], {}, [], ["b"]),
         ("id a b z", ["id a b z", "id a b"], {}, [], ["z"]),
         ("id a b -", ["id a b z", "id a b"], {}, ["z"], []),
-        ("id p q", ["id x y"], {"a": "x", "b": "y"}, [], []),
-        ("id p y z", ["id x y z"], {"a": "x", "b": "y"}, [], []),
         ("id a q", ["id a"], {}, [], ["b"]),
         ("id a q", ["id a q", "id a"], {"b": "q"}, [], ["q"]),
         ("id a q", ["id a q", "id a b"], {"b": "q"}, [], []),
@@ -59,7 +57,7 @@ def evolved(before: LogState, catalog: str, *schemas: str, is_strict: bool = Tru
     ],
     ids=[
         "a rename", "a drop", "both at once", "a column made anew", "a record that is older than a column", "so in a batch",
-        "a column that came and went", "names for a time", "and a new column", "a column that the connector leaves out",
+        "a column that came and went", "a column that the connector leaves out",
         "a new name that a later record does not have", "a former name behind it", "its former name for a new column",
         "a name that another column had",
     ],
@@ -85,14 +83,14 @@ def test_numbers_tell_what_became_of_a_column(
         (state(), "id q b z", ["id b z"]),
         (state(), "id a q", ["id a b q", "id a b"]),
         (state(a="", b=""), "id - a", ["id a"]),
-        (state(a="", b=""), "id a x b", ["id a x b"]),
+        (state(), "id p q", ["id x y"]),
         (state(id="8.1", a="8.2", b="8.3"), "id a z", ["id a z"]),
     ],
     ids=["a number that nobody knows", "a column that came and changed its name",
          "a name for a time beside a drop", "an order that the names refute", "the name of a column that was dropped",
          "a column that was made anew in a batch", "and before a record that is older", "names that moved on before a new one",
          "a new column beside a name for a time that the connector leaves out", "a name that another column had for a time",
-         "numbers from before a drop", "a new column with a lower number", "a table that was made anew"],
+         "numbers from before a drop", "names for a time", "a table that was made anew"],
 )  # fmt: skip
 def test_what_nobody_can_know_stops_a_table_or_leaves_it_as_it_is(before: LogState, catalog: str, schemas: list[str]) -> None:
     with pytest.raises(Fatal, match=r"nobody can say whether .* was .* before[\s\S]*try_evolve"):

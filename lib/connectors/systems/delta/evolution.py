@@ -222,9 +222,7 @@ class _Difference:
             new = next((own[present] for own in reversed(told) if present in own), None)
             if new is None or present in self.known or name in self.state.keys:
                 continue
-            both = [[*own] for own in told if {lower, present} <= own.keys()]
-            is_first = number_of(self.current.get(lower, "")) < self._number(lower)
-            if any(lower not in self.current or (own.index(lower) < own.index(present)) != is_first for own in both):
+            if any({lower, present} <= own.keys() for own in told) and lower not in self.current:
                 self.lost.append(name)  # a column of an earlier time had that name
             self._rename(lower, new)
             return True
@@ -240,68 +238,24 @@ class _Difference:
     def _look_at_rest(self) -> None:
         """Looks at the columns that keep their names, or that the newest record does not have."""
         told = self._columns()
-        newest, unknown, there = told[-1], list[str](), dict[str, str]()
-        columns = {lower: name for part in (*told, self.known) for lower, name in part.items()}
-        gone = {name.lower() for name in self.state.orphans}
-        for_a_time = columns.keys() - self.known.keys() - self.current.keys() - gone
-        alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
-        is_behind = not newest.keys() <= self.current.keys()
-        first = min((number_of(self.current[lower]) for lower in self.new if lower in self.current), default=None)
-        for lower, name in columns.items():
-            identity, is_here, is_told = self.identities.get(lower), lower in self.current, [lower in own for own in told]
-            present, is_known = self.names.get(identity or ""), lower in self.known
-            if name in self.state.keys:
-                continue
-            if is_here and is_known and not present and any(is_told) and not all(is_told):
-                self.lost.append(name)  # made anew, and some of the records may be older
-            elif any(lower in own and alive - own.keys() for own in told[:-1] if lower in for_a_time):
-                self.lost.append(name)  # it may be a name of a column that the record does not have
-            elif lower in newest:
-                is_other = present not in (None, lower) and present in newest
-                is_anew = identity and not present and (alive - newest.keys() or (is_here and for_a_time))
-                number = number_of(identity or self.current.get(lower, ""))
-                is_later = is_known and first is not None and number > first  # a new column has a higher number
-                self.lost += [name] if is_other or is_anew or is_later else []
-            elif present and (present != lower or for_a_time & newest.keys()):
-                there[lower] = name
-            elif is_here and (present or not is_known):
+        newest, unknown = told[-1], []
+        for lower, name in {lower: name for part in (*told, self.known) for lower, name in part.items()}.items():
+            identity = self.identities.get(lower)
+            present = self.names.get(identity or "")
+            if lower in newest:
+                if identity not in (None, self.current.get(lower, identity)):
+                    self.lost.append(name)  # another column has its name: nobody knows of which the record tells
+            elif identity and not present:
+                is_anew = lower in self.current and any(lower in own for own in told)
+                (self.lost if is_anew else self.drops).append(name)
+            elif identity and present != lower and self.new:
+                self.lost.append(name)  # the record may have it by a name for a time
+            elif identity or lower in self.current:
                 self.kept.append(name)
-            elif is_here and not identity:
-                (self.lost if self.new or is_behind else self.kept).append(name)
-            elif not identity:
-                unknown.append(name)
             else:
-                self.drops.append(name)
-        self.lost += [name for lower, name in there.items() if self.names[self.identities[lower]] in newest]
-        sure = [lower for lower in newest if self.identities.get(lower) in (None, self.current.get(lower))]
-        numbers = [number_of(self.current[lower]) for lower in sure if lower in self.current]
-        if self.new and numbers != sorted(numbers):
-            self.lost += self.new.values()
-        if there and self.new:
-            self._rename_in_order(there)
-        else:
-            self.kept += there.values()
-        guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()  # the catalog may be ahead
-        if self.new.keys() - (gone - self.current.keys()) or there or guesses:
-            self.lost += unknown
-        else:
-            self.drops += unknown
-
-    def _rename_in_order(self, there: Mapping[str, str]) -> None:
-        """Renames columns that had names only for a time. Records have columns by their numbers: later ones stand behind."""
-        new = [name for lower, name in self.new.items() if lower not in self.current]
-        if self.drops or self.lost or len(there) > len(new):
-            self.lost += there.values()
-            return
-        for lower, name in zip(sorted(there, key=self._number), new, strict=False):
-            self._rename(lower, name)
-            del self.new[name.lower()]
-        numbers = [self._number(lower) for lower in self._columns()[-1] if lower in self.identities]
-        if numbers != sorted(numbers):
-            self.lost += there.values()
-
-    def _number(self, lower: str) -> int:
-        return number_of(self.identities[lower])
+                unknown.append(name)
+        guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
+        (self.lost if self.new or self.renames or guesses else self.drops).extend(unknown)
 
 
 def number_of(identity: str) -> int:
