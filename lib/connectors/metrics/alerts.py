@@ -141,8 +141,8 @@ class SlotGrows:
 
 
 _ENDS: Final = {
-    "unreserved": "the slot is behind by more than max_slot_wal_keep_size: a checkpoint of the database removes its log, unless "
-    "the query catches up before",
+    "unreserved": "the slot is behind by more than max_slot_wal_keep_size: a checkpoint of the database removes its log, "
+    "unless the query catches up before",
     "lost": "the database has removed the log of the slot: the query needs a new snapshot",
 }
 """The states of a slot that cannot last, and what they mean."""

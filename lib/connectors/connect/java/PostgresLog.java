@@ -204,7 +204,8 @@ public final class PostgresLog implements SourceLog {
                 throw new LostPosition("the replication slot " + config.slotName() + " does not exist any more; " + recorded);
             }
             if (slot.getString(3).equals("lost") || slot.getObject(2) == null) {
-                throw new LostPosition("the replication slot " + config.slotName() + " has lost its log (wal_status is lost); " + recorded);
+                throw new LostPosition("the replication slot " + config.slotName() + " has lost its log (wal_status is lost),"
+                    + " as it does where it is behind by more than max_slot_wal_keep_size; " + recorded);
             }
             long confirmed = slot.getBigDecimal(2).longValue();
             // Before the first commit of a log there is no position that the slot must not have passed.

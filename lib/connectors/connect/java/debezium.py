@@ -132,7 +132,7 @@ def bound_of(slot: str, bound: str) -> tuple[int, str]:
     if bound == "-1":
         return logging.WARNING, (
             f"the database keeps all of its log for the slot {slot} (max_slot_wal_keep_size=-1): while the query is stopped, "
-            "the disk of the database may fill. Set max_slot_wal_keep_size there, and drop the slot of a query that ends for good"
+            "the disk of the database may fill. Set max_slot_wal_keep_size there, and drop the slot when nobody needs it"
         )
     return logging.INFO, (
         f"the database keeps up to {bound} of its log for the slot {slot} (max_slot_wal_keep_size): if the query falls further "
