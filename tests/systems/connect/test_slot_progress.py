@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+import connectors
+from connectors import metrics
 from connectors.connect.host import SOURCE_COLUMNS
 from connectors.connect.java import source_host
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
-from connectors.metrics import table
 from connectors.systems.connect import ConnectSource
+from connectors.testing.sampling import wait_until
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM
 from tests.servers import required
@@ -55,7 +57,7 @@ class Query:
 
     def line(self) -> dict[str, Any]:
         """The line of its table."""
-        ((_, line),) = table({"id": "never-run", "sources": [{"endOffset": json.dumps(self.offset)}]}).iterrows()
+        ((_, line),) = metrics.table({"id": "never-run", "sources": [{"endOffset": json.dumps(self.offset)}]}).iterrows()
         return dict(line)
 
 
@@ -79,3 +81,39 @@ def test_the_table_of_a_query_tells_of_slot_and_snapshot_and_a_run_over_a_quiet_
         assert (query.rows, str(query.line()["snapshot_rows"])) == (200, "<NA>")
     finally:
         shop.drop()
+
+
+@pytest.mark.spark
+def test_a_running_query_tells_that_the_log_grows_and_moves_its_slot(spark: Any, tmp_path: Path) -> None:
+    shop = Shop(required(PostgresServer), tmp_path)
+    connectors.register(spark, ConnectSource)
+    options = {"config": json.dumps(shop.config()), "pluginPackages": DEBEZIUM, "stateLocation": str(tmp_path / "state")}
+    changes = spark.readStream.format("connectors.connect").options(**options, pollInterval="200ms").load()
+    writer = changes.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    try:
+        shop.sql("CREATE TABLE busy (n int, filler text)")
+        with metrics.watch(spark, rules=[metrics.SlotGrows(batches=1, floor="16MB")], on_alert=print, show=False) as watch:
+            query = writer.trigger(processingTime="200 milliseconds").start()
+            keys = iter(range(1000, 2000))
+            wait_until(lambda: shop.sql(f"INSERT INTO orders (id) VALUES ({next(keys)})") or slot_lag(query) is not None, 60.0)
+            with shop.connect() as connection:
+                written = position(connection, "SELECT pg_current_wal_lsn() - '0/0'")
+                for _ in range(6):
+                    connection.execute(BUSY)
+                confirmed = f"SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = '{shop.name}'"
+                wait_until(lambda: position(connection, confirmed) > written + (16 << 20), 60.0)
+            assert slot_lag(query) > 16 << 20
+            query.stop()
+        assert [alert.rule for alert in watch.alerts] == ["slot_grows"]
+    finally:
+        shop.drop()
+
+
+def slot_lag(query: Any) -> Any:
+    """The log of the query's slot; ``None`` if it is not known."""
+    known = metrics.table(query)["slot_lag_bytes"].dropna()
+    return known.iloc[0] if len(known) else None
+
+
+def position(connection: Any, sql: str) -> int:
+    return int(connection.execute(sql).fetchone()[0])
