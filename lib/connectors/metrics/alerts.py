@@ -90,6 +90,14 @@ Rule = Callable[[Observation], Iterator[Alert]]
 """A function that looks at a batch and says what is wrong now; whoever calls it tells what is new."""
 
 
+def _growths(before: dict[Any, tuple[int, int]], key: Any, number: int) -> int:
+    """How often in a row ``number`` has grown, by what was seen of it ``before``. A number that stays changes nothing."""
+    last, times = before.get(key, (number, 0))
+    times = times + 1 if number > last else times if number == last else 0
+    before[key] = (number, times)
+    return times
+
+
 @dataclass
 class LagGrows:
     """The lag of a partition is larger than in the batch before, ``batches`` times in a row, and above ``floor``."""
@@ -101,9 +109,7 @@ class LagGrows:
     def __call__(self, batch: Observation) -> Iterator[Alert]:
         for (component, partition), lag in batch.lags().items():
             key = (batch.query, component, partition)
-            last, times = self._before.get(key, (lag, 0))
-            times = times + 1 if lag > last else times if lag == last else 0
-            self._before[key] = (lag, times)
+            times = _growths(self._before, key, lag)
             if times >= self.batches and lag > self.floor:
                 text = f"the lag has grown for {times} batches, to {lag:,}"
                 yield Alert("lag_grows", batch.query, batch.batch, text, component, partition)
@@ -127,14 +133,11 @@ class SlotGrows:
     def __call__(self, batch: Observation) -> Iterator[Alert]:
         for row in batch.rows:
             where, lag, status = (row["component"], row["partition"]), row["slot_lag_bytes"], row["wal_status"]
-            key = (batch.query, *where)
             if status in _ENDS:
                 yield Alert(f"slot_{status}", batch.query, batch.batch, _ENDS[status], *where)
             if lag is None:
                 continue
-            last, times = self._before.get(key, (lag, 0))
-            times = times + 1 if lag > last else times if lag == last else 0
-            self._before[key] = (lag, times)
+            times = _growths(self._before, (batch.query, *where), lag)
             if times >= self.batches and lag > int(self.floor):
                 text = f"the log that the database keeps for the slot has grown {times} times, to {lag:,} bytes"
                 yield Alert("slot_grows", batch.query, batch.batch, text, *where)

@@ -88,7 +88,8 @@ class Telemetry(Listening):
         meter = meters.get_meter(_SCOPE)
         for name, unit in _TOTALS.items():
             meter.create_observable_counter(f"{_SCOPE}.{name}", [self._reading(partial(_sum, name))], unit)
-        for name, read, unit in _GAUGES:
+        gauges = (("lag", _lag, ""), ("lag.time", _lag_seconds, "s"), ("slot.lag", _slot_lag, "By"))
+        for name, read, unit in (*gauges, ("in_flight", _in_flight, "{call}")):
             meter.create_observable_gauge(f"{_SCOPE}.{name}", [self._reading(read)], unit)
         self._durations = meter.create_histogram(f"{_SCOPE}.batch.duration", "s")
         super().__init__(spark)
@@ -170,13 +171,9 @@ def _lag_seconds(rows: list[Row]) -> float | None:
     return max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None)
 
 
+def _slot_lag(rows: list[Row]) -> float | None:
+    return _sum("slot_lag_bytes", rows)
+
+
 def _in_flight(rows: list[Row]) -> float | None:
     return max((row["in_flight"] for row in rows if row["in_flight"] is not None), default=None)
-
-
-_GAUGES: Final[tuple[tuple[str, Callable[[list[Row]], float | None], str], ...]] = (
-    ("lag", _lag, ""),
-    ("lag.time", _lag_seconds, "s"),
-    ("slot.lag", partial(_sum, "slot_lag_bytes"), "By"),
-    ("in_flight", _in_flight, "{call}"),
-)

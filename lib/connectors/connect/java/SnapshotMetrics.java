@@ -18,7 +18,7 @@ public final class SnapshotMetrics {
     /** The rows that were read of all tables; -1 where there was no snapshot. */
     public long rows() throws JMException {
         long rows = -1L;
-        for (Iterator counts = all("RowsScanned"); counts.hasNext();) {
+        for (Iterator counts = all("RowsScanned").iterator(); counts.hasNext();) {
             for (Iterator tables = ((TabularData) counts.next()).values().iterator(); tables.hasNext();) {
                 rows = Math.max(rows, 0L) + ((Number) ((CompositeData) tables.next()).get("value")).longValue();
             }
@@ -27,29 +27,25 @@ public final class SnapshotMetrics {
     }
 
     public boolean isRunning() throws JMException {
-        for (Iterator states = all("SnapshotRunning"); states.hasNext();) {
-            if (Boolean.TRUE.equals(states.next())) {
-                return true;
-            }
-        }
-        return false;
+        return all("SnapshotRunning").contains(Boolean.TRUE);
     }
 
     /** The names of the tables that a snapshot reads, such as "public.orders". */
     public String[] tables() throws JMException {
         List<String> tables = new ArrayList<String>();
-        for (Iterator names = all("CapturedTables"); names.hasNext();) {
+        for (Iterator names = all("CapturedTables").iterator(); names.hasNext();) {
             tables.addAll(Arrays.asList((String[]) names.next()));
         }
         return (String[]) tables.toArray(new String[0]);
     }
 
-    private Iterator all(String attribute) throws JMException {
+    /** The values of an attribute, of each task. */
+    private List all(String attribute) throws JMException {
         List<Object> values = new ArrayList<Object>();
         ObjectName pattern = new ObjectName("debezium.*:type=connector-metrics,context=snapshot,*");
         for (Iterator each = server.queryNames(pattern, null).iterator(); each.hasNext();) {
             values.add(server.getAttribute((ObjectName) each.next(), attribute));
         }
-        return values.iterator();
+        return values;
     }
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -153,15 +154,13 @@ class JavaSourceHost(SourceHost):
         return [] if self._engine is None else self._engine.statuses()
 
     def facts(self) -> Mapping[str, Any]:
-        engine = self._engine
-        if engine is None or not is_debezium(self.properties):
-            return {}
-        try:
-            with engine.jvm.within(source_engine.CALL_SECONDS, "tell of its snapshot"):
-                snapshot = snapshot_facts(engine.jvm)
-        except (JvmDied, Py4JJavaError):
-            snapshot = {}
-        return {name: fact for name, fact in {**self._slot, **snapshot}.items() if snapshot or name != "snapshot_total"}
+        engine, facts = self._engine, dict(self._slot)
+        if engine is not None and is_debezium(self.properties):
+            with contextlib.suppress(JvmDied, Py4JJavaError), engine.jvm.within(source_engine.CALL_SECONDS, "tell its rows"):
+                facts |= snapshot_facts(engine.jvm)
+        if "snapshot_rows" not in facts:  # this start takes none
+            facts.pop("snapshot_total", None)
+        return facts
 
     def generation(self) -> int:
         return self._generation
