@@ -38,20 +38,28 @@ def settings() -> dict[str, str]:
 
 def delta(table: Path) -> pa.Table:
     """The rows of a Delta table, if it exists: of the files that its log adds, without those that it removes again, and
-    without the rows that deletion vectors mark."""
+    without the rows that deletion vectors mark. A column has its widest type."""
     added: dict[Path, dict[str, Any] | None] = {}
+    schema = '{"fields": []}'
     for commit in sorted((table / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         for action in (action["remove"] for action in actions if "remove" in action):
             added.pop(table / unquote(action["path"]), None)
         for action in (action["add"] for action in actions if "add" in action):
             added[table / unquote(action["path"])] = action.get("deletionVector")
+        schema = next((action["metaData"]["schemaString"] for action in actions if "metaData" in action), schema)
     files = [_rows(table, file, vector) for file, vector in added.items()]
-    return pa.concat_tables([pa.table({}), *files], promote_options="default")
+    rows = pa.concat_tables([pa.table({}), *files], promote_options="permissive")
+    fields = json.loads(schema)["fields"]
+    names = {field["metadata"].get("delta.columnMapping.physicalName"): field["name"] for field in fields}
+    if None in names:
+        return rows
+    own = [name for name in names if name in rows.column_names]
+    return rows.select(own).rename_columns([names[name] for name in own])
 
 
 def _rows(table: Path, file: Path, vector: dict[str, Any] | None) -> pa.Table:
-    rows = pq.ParquetFile(file).read()
+    rows = pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read()
     if vector is None:
         return rows
     deleted = _positions(table, vector)

@@ -53,6 +53,8 @@ class Alterations:
 
     def _plans(self, table: Table) -> list[Plan]:
         added = [column for column in table.columns if not column.is_base]
+        evolves = "evolve" in self.switches
+        old = [column for column in added if column.name in table.settled] if evolves else added
         widenable = [column for column in table.columns if column.kind in self.wider]
         has_room = len(added) < _MOST_ADDED
         plans: list[Plan] = []
@@ -64,8 +66,10 @@ class Alterations:
             plans.append(self._widen(table, self.chance.choice(widenable)))
         if "widen_key" in self.switches and not table.has_wide_key and self.chance.random() < 0.2:
             plans.append(self._widen_key(table))
-        if "drop_column" in self.switches and added:
-            plans.append(self._drop_column(table, self.chance.choice(added)))
+        if "drop_column" in self.switches and old:
+            plans.append(self._drop_column(table, self.chance.choice(old)))
+        if evolves and old:
+            plans += [self._rename_column(table, self.chance.choice(old)) for _ in range(2)]
         if {"set_default", "null_defaults"} <= self.switches:
             plans.append(self._set_default(table))
         return plans
@@ -150,6 +154,13 @@ class Alterations:
         if (yield from self.alteration(table, f"DROP COLUMN {column.name}")):
             table.columns.remove(column)
             table.dropped.append(column.name)
+
+    def _rename_column(self, table: Table, column: Column) -> Plan:
+        name = self._column_name(table)
+        table.fills |= {name: table.fills[column.name]} if column.name in table.fills else {}
+        if (yield from self.alteration(table, f"RENAME COLUMN {column.name} TO {name}")):
+            table.replace(column, replace(column, name=name))
+            table.settled.add(name)
 
     def _added_kind(self, has_default: bool = False) -> v.Kind:
         kinds = self.plain_kinds if has_default and "typed_defaults" not in self.switches else self.added_kinds

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tests.delta_log import delta
 from tests.systems.cdc.values import normalised, shown
 
 Rows = dict[tuple[Any, ...], dict[str, Any]]
@@ -52,8 +50,8 @@ class Difference:
         return f"{self.table} {key}: {self.what} is {shown(self.actual)} in Delta and {shown(self.expected)} in the database"
 
 
-def differences(copy: Copy, path: Path) -> Iterator[Difference]:
-    """Where the Delta table at ``path`` differs from ``copy``. Columns that the database does not have are left out."""
+def differences(copy: Copy, path: Path, *, is_exact: bool = False) -> Iterator[Difference]:
+    """Where the Delta table at ``path`` differs from ``copy``; columns that only Delta has count if ``is_exact``."""
     expected = copy.by_key()
     table = delta_table(path)
     if table is None:
@@ -62,6 +60,8 @@ def differences(copy: Copy, path: Path) -> Iterator[Difference]:
     absent = [name for name in copy.columns if name not in table.column_names]
     if absent and table.column_names:  # a table without files has none either
         yield Difference(copy.name, (), f"column {', '.join(absent)}", list(copy.columns), table.column_names)
+    if is_exact and (surplus := {*table.column_names} - {*copy.columns, "_position"}):
+        yield Difference(copy.name, (), f"column {', '.join(sorted(surplus))}", list(copy.columns), table.column_names)
     names = [name for name in copy.columns if name in table.column_names]
     actual: Rows = {}
     positions: dict[tuple[Any, ...], Any] = {}
@@ -103,26 +103,5 @@ def report(found: Sequence[Difference], limit: int = 25) -> str:
 
 
 def delta_table(path: Path) -> pa.Table | None:
-    """The rows of a Delta table, read without Spark; ``None`` if there is none. A column has its widest type."""
-    files = live_files(path)
-    if files is None:
-        return None
-    tables = [pq.ParquetFile(file, coerce_int96_timestamp_unit="us").read() for file in files]
-    return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
-
-
-def live_files(path: Path) -> list[Path] | None:
-    """The files that the log adds, without those that it removes again."""
-    commits = sorted((path / "_delta_log").glob("*.json"))
-    if not commits:
-        return None
-    added: dict[Path, None] = {}
-    for commit in commits:
-        for line in commit.read_text().splitlines():
-            action = json.loads(line)
-            if "remove" in action:
-                added.pop(path / unquote(action["remove"]["path"]), None)
-            elif "add" in action:
-                assert not action["add"].get("deletionVector"), "deletion vectors are not read here"
-                added[path / unquote(action["add"]["path"])] = None
-    return list(added)
+    """The rows of a Delta table, read without Spark; ``None`` if there is none."""
+    return delta(path) if (path / "_delta_log").exists() else None

@@ -21,6 +21,7 @@ SWITCHES: Final = {
     "alter_type": "int becomes bigint, numeric(10,2) becomes numeric(14,4)",
     "widen_key": "the key becomes a bigint, once",
     "drop_column": "ALTER TABLE DROP COLUMN",
+    "evolve": "tables evolve: columns are renamed, and as those that are dropped they were there at the last quiet point",
     "readd_column": "ADD COLUMN under the name of a column that was dropped",
     "truncate": "TRUNCATE; the merge must be told how to apply it",
     "incremental": "incremental snapshots by the signal table",
@@ -31,7 +32,7 @@ SWITCHES: Final = {
     "ancient": "dates and times before 1583, and the last day that there is",
     "float_specials": "NaN and infinities in float8",
 }
-OPTIONAL: Final = frozenset({"large_key_change", "truncate", "readd_column", "infinity", "ancient", "float_specials"})
+OPTIONAL: Final = frozenset({"large_key_change", "truncate", "readd_column", "evolve", "infinity", "ancient", "float_specials"})
 """Off by default: nobody promises them yet, or they stop the query until the user has decided."""
 DEFAULT: Final = frozenset(SWITCHES) - OPTIONAL
 SNAPSHOTS: Final = frozenset({"incremental", "blocking"})

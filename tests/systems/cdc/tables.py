@@ -51,6 +51,8 @@ class Table:
     next_column: int = 0
     has_wide_key: bool = False
     dropped: list[str] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)
+    """The columns that were there at the last quiet point."""
     fills: dict[str, Any] = field(default_factory=dict)
     """By added column, what rows have that are older, where the log does not tell it."""
 

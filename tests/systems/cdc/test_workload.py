@@ -61,16 +61,23 @@ def test_a_whole_database_by_one_sink(tmp_path: Path, environment: str, capsys: 
 
 
 @pytest.mark.soak
+def test_tables_that_evolve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches() | {"evolve"})
+    with rounds_of(workload, tmp_path, is_whole=True) as rounds:
+        rounds.run(min(30, ROUNDS), quiet_every=2)
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
+
+
+@pytest.mark.soak
 @pytest.mark.spark
 def test_tables_of_all_types_that_are_equal_are_so_to_the_comparison_that_users_have(spark: Any, tmp_path: Path) -> None:
-    server = required(PostgresServer)
-    workload = PostgresWorkload(server, tmp_path, SEED, environment_switches())
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
     with rounds_of(workload, tmp_path, is_whole=True) as rounds:
         for number in range(min(4, ROUNDS)):
             workload.work(rounds.rows, number)
         rounds.quiet_point(0)
-        database = {"url": f"jdbc:postgresql://127.0.0.1:{server.port}/{workload.name}", "user": server.user}
-        compared = connect.compare(database, f"{tmp_path}/", tables=["orders", "items"]).collect()
+        compared = connect.compare(workload.database(), f"{tmp_path}/", tables=["orders", "items"]).collect()
         assert all(row.rows > 100 and row.left_out == [] for row in compared)
         assert [row for row in compared if row.missing or row.extra or row.different] == []
 

@@ -90,6 +90,8 @@ class Workload:
         try:
             for table in self.tables.values():
                 self.execute(connection, self.statements.mark(table, self.mark()))
+            for table in self.tables.values():
+                table.settled = {column.name for column in table.columns}
             return [self._copy(connection, table) for table in self.tables.values()]
         finally:
             connection.close()
@@ -112,7 +114,7 @@ class Workload:
 
     def sinks(self, folder: Path) -> dict[str, dict[str, str]]:
         """The options of the merge of each table, by its name."""
-        options = {"truncate": "delete"} if "truncate" in self.switches else {}
+        options = self._merge_options()
         if "late_table" not in self.switches:
             options["onLostLedger"] = "notWritten"
         topics = {name: f"{self.topic_prefix}.{self._full_name(name)}" for name in self.tables}
@@ -121,9 +123,19 @@ class Workload:
 
     def database_sink(self, folder: Path) -> dict[str, str]:
         """The options of one merge of all tables."""
-        options = {"truncate": "delete"} if "truncate" in self.switches else {}
+        options = self._merge_options()
         fills = {name: table.fills for name, table in self.tables.items()}
         return {"path": str(folder), "exclude": rf".*\.{SIGNALS}", "fill": json.dumps(fills), "optimizeEvery": "20", **options}
+
+    def _merge_options(self) -> dict[str, str]:
+        options = {"truncate": "delete"} if "truncate" in self.switches else {}
+        if "evolve" in self.switches:
+            options |= {"onSchemaChange": "evolve", "database": json.dumps(self.database())}
+        return options
+
+    def database(self) -> dict[str, str]:
+        """The options of ``connectors.jdbc`` that reach the tables."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends the sessions."""
@@ -209,6 +221,9 @@ class PostgresWorkload(Workload):
         address = f"host=127.0.0.1 port={self.server.port} user=postgres dbname={database or self.name}"
         options = "-c timezone=UTC -c deadlock_timeout=30ms"
         return psycopg.connect(address, autocommit=True, connect_timeout=10, prepare_threshold=None, options=options)
+
+    def database(self) -> dict[str, str]:
+        return {"url": f"postgresql://127.0.0.1:{self.server.port}/{self.name}", "user": self.server.user}
 
     def execute(self, connection: Any, statement: Statement) -> int:
         cursor = connection.cursor()

@@ -44,7 +44,7 @@ def with_defaults(changes: Changes, known: Container[str]) -> Changes:
     """
     from pyspark.sql import functions as F
 
-    names, frame = sorted(changes.partial), changes.frame
+    names, frame = sorted(changes.gaps), changes.frame
     if not names:
         return changes
     digits = F.lit("") if changes.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
@@ -109,13 +109,13 @@ def is_behind(position: str, ordinal: int) -> Column:
 
 
 def newest_changes(
-    changes: Changes, keys: Sequence[str], holes: Mapping[str, str], may_be_snapshot: bool, is_partial: bool
+    changes: Changes, keys: Sequence[str], holes: Mapping[str, str], may_be_snapshot: bool, has_orphans: bool
 ) -> DataFrame:
     """One change for each key: the one that holds after all of the batch.
 
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
     holds. ``holes`` are conditions of values that a change does not tell, as SQL: those of the change before it count, if the
-    batch has that, and never values from before the row began. With ``holes``, or ``is_partial`` for a table with columns that
+    batch has that, and never values from before the row began. With ``holes``, or ``has_orphans`` for a table with columns that
     its source has no more, ``BEGIN`` says where its row has begun in the batch.
     """
     from pyspark.sql import Window
@@ -128,7 +128,7 @@ def newest_changes(
         is_behind_read = F.coalesce(F.col(ORDINAL) >= last_read, is_behind_read)
     frame = frame.withColumn(_ORDER, F.struct(is_behind_read, ~F.col(SNAPSHOT), F.col(POSITION)))
     order = F.col(_ORDER)
-    if holes or is_partial:
+    if holes or has_orphans:
         begin = F.max(F.when(F.col(MOVED) | F.col(DELETED), order)).over(by_key)
         frame = frame.withColumn(BEGIN, begin).where(F.col(BEGIN).isNull() | (order >= F.col(BEGIN)))
         frame = frame.withColumn(BEGIN, F.col(BEGIN)[POSITION])
@@ -137,14 +137,15 @@ def newest_changes(
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
     grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
     grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
-    told = {name: F.col(f"touched_{number}") for number, name in enumerate(holes)}
+    last_values = {name: F.col(f"touched_{number}") for number, name in enumerate(holes)}
     cells = []
     for name in columns:
         cell = F.col("new")[name]
         if name in holes:
-            cell = F.when(F.expr(holes[name]) & told[name].isNotNull(), told[name][name]).otherwise(cell)
+            cell = F.when(F.expr(holes[name]) & last_values[name].isNotNull(), last_values[name][name]).otherwise(cell)
         if name == ABSENT and holes:
-            cell = F.array_compact(F.array(*(F.when(value[ABSENT], F.lit(mark_of(column))) for column, value in told.items())))
+            marks = (F.when(value[ABSENT], F.lit(mark_of(column))) for column, value in last_values.items())
+            cell = F.array_compact(F.array(*marks))
         cells.append(cell.alias(name))
     return grouped.select(*cells)
 

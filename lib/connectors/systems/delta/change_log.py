@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
@@ -65,7 +66,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``declared`` are the types, by name, that the newest record declares; those of ``columns`` hold the table's values, too.
-    ``partial`` are columns that some of the records do not have.
+    ``gaps`` are columns that some of the records do not have.
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     ``names_log``: positions belong to one log of several.
     """
@@ -73,7 +74,7 @@ class Changes:
     frame: DataFrame
     columns: dict[str, Any]
     declared: dict[str, str]
-    partial: frozenset[str]
+    gaps: frozenset[str]
     defaults: dict[str, Column]
     required: frozenset[str]
     order: str
@@ -198,12 +199,14 @@ def changes_of(
     plain: StructType | None,
     known: Mapping[str, Any] | None = None,
     fills: Mapping[str, Any] | None = None,
+    names: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Changes:
     """The changes that ``records``, all of one topic, hold, whose values have ``schemas``.
 
     ``plain`` is the schema of values that carry none. ``known`` are the columns of the table: a column keeps its type there
     unless a wider one holds all values of both. ``fills`` are the user's values, as JSON, of rows that are older than a
-    column. Raises :class:`Misconfigured` where the form does not tell all there is to know.
+    column. ``names`` are the table's names, by those in lower case, of columns that have another one here; ``None`` leaves
+    a column out. Raises :class:`Misconfigured` where the form does not tell all there is to know.
     """
     from pyspark.sql import functions as F
 
@@ -217,7 +220,12 @@ def changes_of(
             part = part.withColumn("original", payload)
         form = _plain_form(part, plain) if schema is None else _declared_form(schema)
         parts.append(_Part(part, form, is_plain=schema is None))
-    return _united(parts, known or {}, fills or {})
+    return _united(parts, known or {}, fills or {}, names)
+
+
+def columns_of_rows(schemas: Sequence[str | None]) -> list[list[str]]:
+    """The names of the columns of a row, for each of ``schemas``."""
+    return [[column.name for column in _declared_form(schema).row] for schema in schemas if schema is not None]
 
 
 @dataclass(frozen=True)
@@ -381,11 +389,13 @@ def _exact_type(form: _Form) -> StructType:
     return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
 
 
-def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any]) -> Changes:
+def _united(
+    parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any], names: Mapping[str, str | None]
+) -> Changes:
     """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
-    spelling = {column.name.lower(): column.name for part in parts for column in part.form.row}
+    spelling = {column.name.lower(): column.name for part in parts for column in part.form.row} | dict(names)
     rows = [_row(part, spelling) for part in parts]
     types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
     first = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
@@ -397,7 +407,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         if name in fills or column.default is not None
     }
     frames = []
-    partial: set[str] = set()
+    gaps: set[str] = set()
     for part, own in zip(parts, rows, strict=True):
         absent = types.keys() - own.keys()
         cells = [
@@ -407,7 +417,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
             for name, kind in types.items()
         ]
         frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)], sorted(absent)))
-        partial |= absent
+        gaps |= absent
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
@@ -415,14 +425,15 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
-    declared = {column.name: column.type.simpleString() for column in parts[-1].form.row}
-    return Changes(whole, types, declared, frozenset(partial), defaults, required, order, is_envelope, names_log)
+    declared = {name: column.type.simpleString() for name, column in _row(parts[-1], spelling).items()}
+    return Changes(whole, types, declared, frozenset(gaps), defaults, required, order, is_envelope, names_log)
 
 
-def _row(part: _Part, spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
+def _row(part: _Part, spelling: Mapping[str, str | None]) -> dict[str, ChangeColumn]:
     """The columns of ``part`` by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
-    row = {spelling[column.name.lower()]: column for column in part.form.row}
-    return row if len(row) == len(part.form.row) else {column.name: column for column in part.form.row}  # an error of Spark
+    columns = [(name, column) for column in part.form.row if (name := spelling[column.name.lower()]) is not None]
+    row = dict(columns)
+    return row if len(row) == len(columns) else {column.name: column for _, column in columns}  # an error of Spark
 
 
 def unknown_value(name: str) -> Misconfigured:

@@ -22,6 +22,8 @@ DELETION_TIME: Final = "_deleted_at"
 _POSITION: Final = "__connectors_deletion"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
+_EVOLUTION: Final = "connectors.evolution"
+"""The property of a table some of whose columns wait for their new names, or for their end."""
 COMPLETE: Final = "complete"
 """The state of a history that has all rows of the table."""
 END: Final = "is_deleted"
@@ -57,7 +59,11 @@ class ChangeTarget:
 
     def read_columns(self, spark: SparkSession) -> None:
         """Looks at the table anew."""
-        self.types = self.state = self._has_deletions = None
+        self.state = self._has_deletions = None
+        self._read_types(spark)
+
+    def _read_types(self, spark: SparkSession) -> None:
+        self.types = None
         if (known := known_columns(spark, self.place)) is not None:
             own = (self.position, self.deleted)
             self.types = {column.name.lower(): column.dataType for column in known if column.name not in own}
@@ -77,6 +83,8 @@ class ChangeTarget:
             raise Misconfigured(NAME, [Problem("history", text)])
         if _FILL in properties:
             self.fill(spark, json.loads(bytes.fromhex(properties[_FILL])))
+        if _EVOLUTION in properties:
+            self._alter(spark, **json.loads(bytes.fromhex(properties[_EVOLUTION])))
 
     def create(self, spark: SparkSession, types: Mapping[str, Any]) -> None:
         """Makes the table."""
@@ -93,7 +101,7 @@ class ChangeTarget:
     def note(self, spark: SparkSession, state: LogState) -> LogState:
         """Remembers ``state``."""
         if state != self.state:
-            self._set_property(spark, STATE_PROPERTY, state.text())
+            self._set_properties(spark, {STATE_PROPERTY: state.text()})
             self.state = state
         return state
 
@@ -111,7 +119,7 @@ class ChangeTarget:
         if (default := changes.defaults.get(name)) is not None:
             text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
             fill = {"column": name, "kind": kind, "text": text}
-            self._set_property(spark, _FILL, json.dumps(fill).encode().hex())
+            self._set_properties(spark, {_FILL: json.dumps(fill).encode().hex()})
         spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {kind})")
         if fill is not None:
             self.fill(spark, fill)
@@ -130,6 +138,26 @@ class ChangeTarget:
                     spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {fill['kind']})")
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
+
+    def evolve(self, spark: SparkSession, state: LogState, renames: Mapping[str, str], drops: Sequence[str]) -> None:
+        """Renames and drops columns. The table remembers ``state`` and what is to be done, until that is done."""
+        work: Any = {"renames": dict(renames), "drops": list(drops)}
+        self._set_properties(spark, {STATE_PROPERTY: state.text(), _EVOLUTION: json.dumps(work).encode().hex()})
+        self.state = state
+        self._alter(spark, **work)
+
+    def _alter(self, spark: SparkSession, renames: Mapping[str, str], drops: Sequence[str]) -> None:
+        """Does what an earlier run, or this one, has begun. Delta writes no file anew: its columns get names of their own."""
+        columns = spark.table(self.sql).columns
+        self._set_properties(spark, {"delta.columnMapping.mode": "name"})
+        for name in drops:
+            if name in columns:
+                spark.sql(f"ALTER TABLE {self.sql} DROP COLUMN {quoted(name)}")
+        for old, new in renames.items():
+            if old in columns:
+                spark.sql(f"ALTER TABLE {self.sql} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+        spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
+        self._read_types(spark)
 
     def delete(self, spark: SparkSession, condition: str) -> None:
         """Deletes the rows ``old`` for which ``condition`` is true, or says of them that they are deleted, where rows stay."""
@@ -200,8 +228,9 @@ class ChangeTarget:
             self._has_deletions = known_columns(spark, self._deletions) is not None
         return self._has_deletions
 
-    def _set_property(self, spark: SparkSession, name: str, value: str) -> None:
-        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{name}' = '{value}')")
+    def _set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
+        texts = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({texts})")
 
 
 def deletions_of(table: TablePlace) -> TablePlace:

@@ -12,7 +12,8 @@ from ...core import Misconfigured, Problem
 from ...formats.base import WHOLE_TIMES, quoted
 from ...ground import machine
 from ...ground.options import Duration
-from .merge_all import MergedTable, merged_tables, source_name
+from .log_state import source_name
+from .merge_all import MergedTable, merged_tables
 from .sink import TablePlace, known_columns
 
 if TYPE_CHECKING:

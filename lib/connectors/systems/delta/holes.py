@@ -46,12 +46,12 @@ def is_absent(name: str) -> str:
     return f"array_contains(new.{ABSENT}, '{mark_of(name)}')"
 
 
-def hole_conditions(columns: Mapping[str, Any], partial: Set[str], *, has_placeholders: bool) -> dict[str, str]:
+def hole_conditions(columns: Mapping[str, Any], gaps: Set[str], *, has_placeholders: bool) -> dict[str, str]:
     """For each of ``columns`` (types by name) that may have holes: SQL that is true where the row ``new`` has one."""
     conditions = {}
     for name, kind in columns.items():
         texts = [_placeholder(f"new.{quoted(name)}", kind)] if has_placeholders else []
-        if name in partial:
+        if name in gaps:
             texts.append(is_absent(name))
         if condition := " OR ".join(filter(None, texts)):
             conditions[name] = f"({condition})"

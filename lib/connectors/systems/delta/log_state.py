@@ -50,6 +50,8 @@ class LogState:
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
     ``columns`` are the types, by name, that the log has declared last, and ``orphans`` the columns that it has declared before.
+    A table that evolves knows the ``identities`` that the database has for its columns, by their names, and by ``aliases``,
+    which records may still have for columns, their names now; both in lower case.
     ``deleted`` is the column that tells which rows are deleted, where these stay. ``history`` is ``incomplete``, then
     ``complete``, for a table with a history.
     """
@@ -69,6 +71,8 @@ class LogState:
     streams: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
     orphans: tuple[str, ...] = ()
+    identities: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     deleted: str | None = None
     history: str = ""
 
@@ -164,6 +168,11 @@ class LogState:
             return self
         over = replace(self, ends=None, streams=False)
         return replace(over, snapshot=None, attempt=None) if self.streams else replace(over, is_read=True)
+
+
+def source_name(topic: str) -> str:
+    """The ``schema.table`` or ``database.table`` of a topic, which has a prefix in front of it."""
+    return ".".join(topic.split(".")[-2:])
 
 
 def _other_log(new: str, old: str) -> StateError:

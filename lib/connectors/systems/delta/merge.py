@@ -19,15 +19,14 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry
-from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .change_batch import (
-    BEGIN,
     is_behind,
     newest_changes,
     passing_alterations,
@@ -39,26 +38,26 @@ from .change_batch import (
 )
 from .change_log import (
     ANY,
-    ATTEMPT,
     DELETED,
     LOG,
     NAME,
-    POSITION,
-    SNAPSHOT,
     TRUNCATES,
     Changes,
     Summary,
     changes_of,
+    columns_of_rows,
     records_of,
     summaries_of,
 )
 from .change_target import ChangeTarget
 from .column_types import widen
+from .evolution import EVOLVE, Evolution, catalog_of, evolution_of, evolution_problems
 from .history import ChangeHistory
-from .holes import hole_conditions, is_absent
+from .holes import hole_conditions
 from .log_state import Alteration, LogState
-from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_text
-from .sink import TABLE, RecordingCommitter, TableSink, log_at, same_key
+from .merge_statement import MergeStatement, is_ghost
+from .positions import ARRIVAL, place_text
+from .sink import TABLE, RecordingCommitter, TableSink, log_at
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -96,8 +95,13 @@ MERGE: Final = Options(
         meaning="keep all versions of the rows in a table beside (<table>_history), with valid_from, valid_to and is_current",
     ),
     onSchemaChange=Choice(
-        "lenient", among=("lenient", "ignore", "exception"),
-        meaning="lenient: new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
+        "lenient", among=("evolve", "try_evolve", "lenient", "ignore", "exception"),
+        meaning="evolve: columns come, go and change names as in the database; try_evolve: so, where it is certain; lenient: "
+        "new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
+    ),
+    database=Json(
+        {}, kind=dict,
+        meaning='onSchemaChange=evolve: the options of connectors.jdbc that reach the database: {"url": …, "user": …}',
     ),
 )  # fmt: skip
 """The options of each table that changes are merged into."""
@@ -120,6 +124,7 @@ class ChangeTable(TableSink):
         yield from super().check(values)
         if (value := values["fill"].get(ANY)) is not None:
             yield Problem("fill", f'"{ANY}" stands for columns of any type, so it must be null; got {json.dumps(value)}.')
+        yield from evolution_problems(values)
 
     def committer(self) -> ChangeTableCommitter:
         return ChangeTableCommitter(self)
@@ -191,11 +196,22 @@ class ChangeTableCommitter(RecordingCommitter):
         fills = self.values["fill"]
         if self._policy() == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
-        changes = changes_of(own, summary.schemas, self._schema(), self.target.types, fills)
+        evolution = self._evolution(records.sparkSession, topic, summary)
+        types = evolution.types(self.target.types or {})
+        changes = changes_of(own, summary.schemas, self._schema(), types, fills, evolution.names)
         if ARRIVAL in (self.values["order"], self.target.state and self.target.state.order):
             changes = replace(changes, order=ARRIVAL)
-        changes = with_defaults(changes, self.target.types or ())
-        self._apply(changes, topic, summary, batch, records.sparkSession)
+        changes = replace(changes, declared=evolution.declared(changes, self.target.state))
+        changes = with_defaults(changes, types)
+        self._apply(changes, evolution, topic, summary, batch, records.sparkSession)
+
+    def _evolution(self, spark: SparkSession, topic: str, summary: Summary) -> Evolution:
+        """What becomes of the table's columns; nothing, unless the table is to evolve and its values tell their columns."""
+        state, policy = self.target.state or LogState(topic), self.values["onSchemaChange"]
+        if policy not in EVOLVE or not (schemas := columns_of_rows(summary.schemas)):
+            return Evolution(state.aliases, state.identities)
+        catalog = partial(catalog_of, spark, self.values["database"], topic)
+        return evolution_of(state, schemas, catalog, is_strict=policy == "evolve")
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
         """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
@@ -203,8 +219,8 @@ class ChangeTableCommitter(RecordingCommitter):
         if ends:
             if self.history is not None:
                 state = self.history.begin(spark, self.target.known_state)
-                self.history.end(spark, self._is_ghost(), state, batch)
-            self.target.delete(spark, self._is_ghost())
+                self.history.end(spark, is_ghost(self.target), state, batch)
+            self.target.delete(spark, is_ghost(self.target))
         return ends
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
@@ -240,7 +256,9 @@ class ChangeTableCommitter(RecordingCommitter):
 
         return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
 
-    def _apply(self, changes: Changes, topic: str, summary: Summary, batch: Batch, spark: SparkSession) -> None:
+    def _apply(
+        self, changes: Changes, evolution: Evolution, topic: str, summary: Summary, batch: Batch, spark: SparkSession
+    ) -> None:
         if summary.may_truncate and self.values["truncate"] == "refuse" and changes.frame.where(TRUNCATES).limit(1).collect():
             raise Fatal(
                 f"the table behind {topic} was truncated",
@@ -251,6 +269,8 @@ class ChangeTableCommitter(RecordingCommitter):
         if missing := [key for key in keys if key not in changes.declared]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.declared)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
+        if self.target.state is not None:
+            self.target.state.with_keys(keys)  # before the table follows
         own = {"positionColumn": self.target.position, "deletedColumn": self.target.deleted}
         for option, column in own.items():
             if column is not None and column.lower() in map(str.lower, changes.columns):
@@ -258,11 +278,11 @@ class ChangeTableCommitter(RecordingCommitter):
                 raise Misconfigured(NAME, [Problem(option, f"names a column that {topic} has itself: {column}. {way_out}")])
         if self.history is not None:
             self.history.check([*changes.columns, *(self.target.types or ())], topic)
-        changes = self._prepare(spark, changes, topic, summary, batch)
+        changes = self._prepare(spark, changes, evolution, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
         placed = placed_changes(changes, state, batch, keys)
         values = {name: kind for name, kind in placed.columns.items() if name not in keys}
-        holes = hole_conditions(values, placed.partial, has_placeholders=summary.has_holes)
+        holes = hole_conditions(values, placed.gaps, has_placeholders=summary.has_holes)
         cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
             placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
@@ -270,26 +290,28 @@ class ChangeTableCommitter(RecordingCommitter):
                 cut = None
             else:
                 state = self.target.note(spark, replace(state, truncated=cut[0]))
-        gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
+        has_ghosts = self._snapshot_ends(spark, changes, summary, batch)
         if self.history is not None:
             state = self.history.begin(spark, self.target.known_state)
-            self.history.add(placed, keys, state, batch, "".join(gone), holes)
-        begins = [self._begins(state)]
-        if self.target.deleted is not None:
-            begins.append(f"old.{quoted(self.target.deleted)} IS NOT NULL")
-        if cut is not None:
-            is_truncated = f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')"
-            gone, begins = [*gone, is_truncated], [*begins, is_truncated]
+            self.history.add(placed, keys, state, batch, is_ghost(self.target) if has_ghosts else "", holes)
         known = {name.lower() for name in placed.columns}
         orphans = [name for name in state.orphans if name.lower() in {*(self.target.types or ())} - known]
+        statement = MergeStatement(self.target, keys, list(placed.columns), holes, orphans, cut and cut[0], has_ghosts)
         newest = newest_changes(placed, keys, holes, summary.may_be_snapshot, bool(orphans)).persist()
         try:
             if summary.may_delete:
                 self.target.remember(spark, newest.where(DELETED), keys, batch.number)  # before the rows go
-            rows = self.target.without_late(spark, newest, keys, state)
-            self._merge(rows, placed, keys, batch, holes, orphans, " OR ".join(begins), " OR ".join(gone))
+            self._merge(self.target.without_late(spark, newest, keys, state), statement, replace(batch, claim=None))
         finally:
             newest.unpersist()
+
+    def _merge(self, rows: DataFrame, statement: MergeStatement, batch: Batch) -> None:
+        place = self.target.place
+        view = f"connectors_{digest(batch.prefix(), place.location)}"
+        if self._merges.merge(rows, view, place, self.ledger.transaction(batch), statement.text):
+            self.ledger.note(batch)
+        else:
+            self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _read_table(self, spark: SparkSession, batch: Batch) -> None:
         """Looks, once a run, at what the table has and remembers; finishes what an earlier batch has begun."""
@@ -310,19 +332,20 @@ class ChangeTableCommitter(RecordingCommitter):
                 state = state.behind(last.batch)
             target.note(spark, state.of_query(batch.query))
 
-    def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> Changes:
+    def _prepare(
+        self, spark: SparkSession, changes: Changes, evolution: Evolution, topic: str, summary: Summary, batch: Batch
+    ) -> Changes:
         """Makes the table, or lets it follow its source, as onSchemaChange says. The changes then have columns of the table."""
         target = self.target
         if target.types is None:
             self._create(spark, changes.columns, batch)
-        types = target.types
-        assert types is not None
+        assert target.types is not None
         if target.state is None:
             target.forget_deletions(spark)
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
             target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
-        state = target.known_state
-        alterations = state.alterations(changes.declared)
+        state, types = evolution.state(target.known_state), evolution.types(target.types)
+        alterations = evolution.alterations() + state.alterations(changes.declared)
         policy = self._policy()
         if policy != "ignore":
             alterations += passing_alterations(changes, types, {alteration.column for alteration in alterations})
@@ -334,6 +357,9 @@ class ChangeTableCommitter(RecordingCommitter):
             )
         if alterations:
             self.on_alterations(spark, alterations, batch)
+        if evolution.renames or evolution.drops:
+            target.evolve(spark, state, evolution.renames, evolution.drops)
+        types = target.types
         if policy == "ignore":
             changes = with_columns(changes, types)
         for name, kind in changes.columns.items():
@@ -379,96 +405,3 @@ class ChangeTableCommitter(RecordingCommitter):
         ends = summary.streams or (rows is not None and rows.is_complete)
         self.target.note(spark, replace(state, ends=batch.number, streams=summary.streams) if ends else state)
         return ends
-
-    def _old(self) -> str:
-        return f"old.{quoted(self.target.position)}"
-
-    def _is_of_snapshot(self) -> str:
-        """SQL: the row is one that a snapshot has read."""
-        return f"contains({self._old()}, '{FROM_SNAPSHOT}')"
-
-    def _is_ghost(self) -> str:
-        """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
-        state = self.target.known_state
-        place = f"right(split_part({self._old()}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
-        others = f" AND NOT endswith({self._old()}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
-        if self.target.deleted is not None:
-            others += f" AND old.{quoted(self.target.deleted)} IS NULL"
-        return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{others})"
-
-    def _merge(
-        self,
-        rows: DataFrame,
-        changes: Changes,
-        keys: Sequence[str],
-        batch: Batch,
-        holes: Mapping[str, str],
-        orphans: Sequence[str],
-        begins: str,
-        gone: str,
-    ) -> None:
-        """Where the condition ``begins`` is true, a row has no value of the columns ``orphans``; others keep theirs.
-
-        ``holes`` are conditions of values that a change does not tell, and ``gone`` is one of rows that are deleted unless the
-        batch has them; empty for none.
-        """
-        batch = replace(batch, claim=None)
-        columns = list(changes.columns)
-        old_values = {name: f"CASE WHEN {begins} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
-        sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
-        sets += [f"{quoted(name)} = if({begins}, NULL, old.{quoted(name)})" for name in orphans]
-        place = f"{quoted(self.target.position)} = {_stored_position('new')}"
-        names = ", ".join(quoted(name) for name in (*columns, self.target.position))
-        values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
-        delete = vanish = "DELETE"
-        if self.target.deleted is not None:
-            column = quoted(self.target.deleted)
-            delete, vanish = (f"UPDATE SET {column} = current_timestamp(){more}" for more in (f", {place}", ""))
-            sets.append(f"{column} = NULL")
-            gone = gone and f"({gone}) AND old.{column} IS NULL"
-        sets.append(place)
-
-        def statement(target: str, source: str) -> str:
-            return (
-                f"MERGE INTO {target} AS old USING {source} AS new ON {same_key(keys)} "
-                f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN {delete} "
-                f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
-                f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
-            ) + (f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN {vanish}" if gone else "")
-
-        target = self.target.place
-        view = f"connectors_{digest(batch.prefix(), target.location)}"
-        if self._merges.merge(rows, view, target, self.ledger.transaction(batch), statement):
-            self.ledger.note(batch)
-        else:
-            self.ledger.commit(Entry(batch.query, batch.number), ())
-
-    def _unknown(self, name: str) -> str:
-        """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""
-        if self.values["fill"].get(name, "") is None:
-            return "NULL"
-        text = (
-            f"column {name}: the key of a row has changed, and Debezium does not tell its large value, which has not. Give the "
-            f'table REPLICA IDENTITY FULL for the next time, and fill={{"{name}": null}} to leave it empty now.'
-        )
-        error = f"raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8'))"
-        return f"CASE WHEN {is_absent(name)} THEN new.{quoted(name)} WHEN new.{BEGIN} IS NOT NULL THEN {error} END"
-
-    def _begins(self, state: LogState) -> str:
-        """SQL: the row has begun in the batch, which does not repeat what the table has."""
-        length = 0 if state.order == ARRIVAL else PLACE_LENGTH
-        new, old = (f"left({side}, length({side}) - {length})" for side in (f"new.{BEGIN}", self._old()))
-        return f"new.{BEGIN} IS NOT NULL AND ({self._is_of_snapshot()} OR {new} > {old})"
-
-    def _is_newer(self) -> str:
-        return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
-
-def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
-    """The value of a column after a change, as SQL; ``untouched`` is the one where the condition of ``holes`` is true."""
-    column = f"new.{quoted(name)}"
-    return f"CASE WHEN {holes[name]} THEN {untouched} ELSE {column} END" if name in holes else column
-
-
-def _stored_position(side: str) -> str:
-    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, concat('{FROM_SNAPSHOT}', coalesce({side}.{ATTEMPT}, '')), ''))"
-

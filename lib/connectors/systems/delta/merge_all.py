@@ -18,7 +18,8 @@ from ...core import Batch, Fatal, Int, Json, Misconfigured, Names, Options, Prob
 from ...ground.options import Values
 from .change_log import Summary, records_of, summaries_of
 from .change_target import deletions_of, history_of
-from .log_state import STATE_PROPERTY, Alteration, LogState
+from .evolution import evolution_problems
+from .log_state import STATE_PROPERTY, Alteration, LogState, source_name
 from .merge import MERGE, ChangeTable, ChangeTableCommitter
 from .sink import DeltaCommitter, TablePlace, known_columns, log_at
 from .tables import CHANGES, LEDGER, TABLES, TablesCommitter, TablesSink, place_of
@@ -51,8 +52,10 @@ def merge_all(
 
     ``routes`` names tables by the pattern that their ``schema.table`` matches, with groups: ``{"shop\.(.*)": "shop_\1"}``;
     the first pattern counts, and others keep their names. ``on_schema_change`` is ``lenient`` (new columns and wider types
-    come, and a column that was dropped stays), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops);
-    the table ``_changes`` tells what came. With ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted.
+    come, and a column that was dropped stays), ``evolve`` (columns are also renamed and dropped; ``database`` has the options
+    of ``connectors.jdbc`` that reach it), ``try_evolve`` (so, where the database tells which column is which), ``ignore`` (the
+    tables stay as they are) or ``exception`` (the query stops); the table ``_changes`` tells what came. With ``deletes="soft"``
+    rows stay, and ``deleted_at`` says when they were deleted.
     ``history=True`` keeps all versions of the rows in tables beside (``<table>_history``), and when each of them held.
     Tables are compacted every ``optimize_every`` batches; by default not at all.
 
@@ -98,6 +101,7 @@ class ChangeTables(TablesSink):
         for option, kind, example in (("keyColumns", list, '{"orders": ["id"]}'), ("fill", dict, '{"orders": {"note": null}}')):
             if not all(isinstance(value, kind) for value in values[option].values()):
                 yield Problem(option, f"must be given by table: {example}.")
+        yield from evolution_problems(values)
 
     def committer(self) -> ChangeTablesCommitter:
         return ChangeTablesCommitter(self)
@@ -113,11 +117,6 @@ class ChangeTables(TablesSink):
             if match := re.fullmatch(pattern, name):
                 return match.expand(table)
         return name.rpartition(".")[2]
-
-
-def source_name(topic: str) -> str:
-    """The ``schema.table`` or ``database.table`` of a topic, which has a prefix in front of it."""
-    return ".".join(topic.split(".")[-2:])
 
 
 class ChangeTablesCommitter(TablesCommitter):

@@ -1,0 +1,274 @@
+"""Tables whose columns come, go and change names as in the database: ``onSchemaChange=evolve``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from connectors.core import Fatal, Misconfigured, StateError
+from connectors.systems.delta.evolution import Evolution, evolution_of
+from connectors.systems.delta.log_state import LogState
+from connectors.testing.servers import PostgresServer
+from tests.servers import required
+from tests.systems.change_logs import Database
+
+from .targets import Target
+
+
+def state(names: str = "id a b", **identities: str) -> LogState:
+    """A table with these columns, which the database numbers from 1 unless ``identities`` say otherwise."""
+    columns = names.split()
+    numbers = {name: f"9.{number}" for number, name in enumerate(columns, 1)} | identities
+    known = {name: number for name, number in numbers.items() if number}
+    return LogState("shop.public.orders", ("id",), columns=dict.fromkeys(columns, "int"), identities=known)
+
+
+def evolved(before: LogState, catalog: str, *schemas: str, is_strict: bool = True) -> Evolution:
+    """``catalog`` has the names by their numbers: ``id m -`` for a column 3 that was dropped."""
+    current = {name: f"9.{number}" for number, name in enumerate(catalog.split(), 1) if name != "-"}
+    return evolution_of(before, [schema.split() for schema in schemas], lambda: current, is_strict=is_strict)
+
+
+@pytest.mark.parametrize(
+    ("catalog", "schemas", "renames", "drops", "kept"),
+    [
+        ("id a m", ["id a m"], {"b": "m"}, [], []),
+        ("id a -", ["id a"], {}, ["b"], []),
+        ("id m -", ["id a b", "id m"], {"a": "m"}, ["b"], []),
+        ("id - b a", ["id b"], {}, ["a"], []),
+        ("id a b z", ["id a"], {}, [], ["b"]),
+        ("id a b z", ["id a b z", "id a b"], {}, [], ["z"]),
+        ("id a b -", ["id a b z", "id a b"], {}, [], []),
+        ("id p q", ["id x y"], {"a": "x", "b": "y"}, [], []),
+        ("id p y z", ["id x y z"], {"a": "x", "b": "y"}, [], []),
+        ("id a q", ["id a"], {}, [], []),
+    ],
+    ids=[
+        "a rename", "a drop", "both at once", "a column made anew", "a record that is older than a column", "so in a batch",
+        "a column that came and went", "names for a time", "and a new column", "a column that the connector leaves out",
+    ],
+)  # fmt: skip
+def test_numbers_tell_what_became_of_a_column(
+    catalog: str, schemas: list[str], renames: dict[str, str], drops: list[str], kept: list[str]
+) -> None:
+    found = evolved(state(), catalog, *schemas)
+    assert (found.renames, list(found.drops), list(found.kept)) == (renames, drops, kept)
+
+
+@pytest.mark.parametrize(
+    ("before", "catalog", "schemas"),
+    [
+        (state(b=""), "id a m", ["id a m"]),
+        (state(), "id a b m", ["id a b x", "id a b m"]),
+        (state(), "id b c", ["id b c"]),
+        (state(), "id - q", ["id x y"]),
+        (state(), "id y q", ["id x y"]),
+    ],
+    ids=["a number that nobody knows", "a column that came and changed its name", "a name that another column had",
+         "a name for a time beside a drop", "an order that the names refute"],
+)  # fmt: skip
+def test_what_nobody_can_know_stops_a_table_or_leaves_it_as_it_is(before: LogState, catalog: str, schemas: list[str]) -> None:
+    with pytest.raises(Fatal, match=r"nobody can say whether .* was it before[\s\S]*try_evolve"):
+        evolved(before, catalog, *schemas)
+    found = evolved(before, catalog, *schemas, is_strict=False)
+    assert (found.renames, found.drops, found.passing) == ({}, (), ())
+
+
+def test_the_database_is_asked_only_where_records_and_table_differ() -> None:
+    def catalog() -> Mapping[str, str]:
+        raise AssertionError
+
+    before = state()
+    assert evolution_of(before, [["id", "a", "b"], ["id", "A", "b"]], catalog, is_strict=True).identities == before.identities
+
+
+def test_former_names_lead_to_a_column_until_another_one_has_them() -> None:
+    first = evolved(state(), "id a m", "id a m")
+    after = first.state(state())
+    assert [*after.columns] == ["id", "a", "m"]
+    assert first.names == {"b": "m"}
+    assert evolved(after, "id a m", "id a b").names == {"b": "m"}, "a record from before the rename"
+    assert evolved(after, "", "id b").names == {"b": "m"}, "the table is gone"
+    second = evolved(after, "id a n", "id a b", "id a n")
+    assert (second.renames, second.names) == ({"m": "n"}, {"b": "n", "m": "n"})
+    back = evolved(after, "id a b", "id a b")
+    assert (back.renames, back.names) == ({"m": "b"}, {"m": "b"})
+    again = evolved(after, "id a m b", "id a m b")
+    assert (again.renames, again.names, again.identities["b"]) == ({}, {}, "9.4")
+    other = evolved(after, "id a - b", "id a b")
+    assert (other.drops, other.names) == (["m"], {"m": None})
+
+
+class Orders:
+    """The table of a database, with the log that Debezium would write of it."""
+
+    def __init__(self, server: PostgresServer, name: str) -> None:
+        address = f"host=127.0.0.1 port={server.port} user=postgres dbname=postgres"
+        self.connection = psycopg.connect(address, autocommit=True)
+        self.name, self.log = name, Database(topic=f"shop.public.{name}")
+        self.options = {"url": f"postgresql://postgres@127.0.0.1:{server.port}/postgres"}
+        self.connection.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY, name text, amount bigint)')
+
+    def alter(self, action: str) -> None:
+        self.connection.execute(f'ALTER TABLE "{self.name}" {action}')
+
+    def rename(self, old: str, new: str) -> None:
+        self.alter(f"RENAME {old} TO {new}")
+        self.log.fields = {new if name == old else name: kind for name, kind in self.log.fields.items()}
+        self.log.rows = {
+            key: {new if name == old else name: value for name, value in row.items()} for key, row in self.log.rows.items()
+        }
+
+    def drop(self, name: str) -> None:
+        self.alter(f"DROP {name}")
+        del self.log.fields[name]
+        for row in self.log.rows.values():
+            row.pop(name, None)
+
+    def add(self, name: str, **schema: Any) -> None:
+        self.alter(f"ADD {name} text")
+        self.log.fields[name] = {"type": "string", "optional": True, **schema}
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def orders() -> Iterator[Orders]:
+    orders = Orders(required(PostgresServer), f"it's {next(_numbers)}")
+    yield orders
+    orders.connection.execute(f'DROP TABLE "{orders.name}"')
+    orders.connection.close()
+
+
+def followed(spark: Any, path: Path, orders: Orders, policy: str = "evolve", **options: Any) -> Target:
+    return Target(spark, path / "orders", onSchemaChange=policy, database=orders.options, **options)
+
+
+def assert_equal(target: Target, orders: Orders) -> None:
+    """The rows and the columns of the table are those of the database."""
+    names = list(orders.log.fields)
+    assert target.rows() == [{name: row.get(name) for name in names} for _, row in sorted(orders.log.rows.items())]
+    columns = target.spark.read.format("delta").load(str(target.path)).columns
+    assert {*columns} == {*names, "_position"}
+
+
+pytestmark = pytest.mark.server
+
+
+def test_columns_come_and_go_and_change_names_as_in_the_database(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2, 3)))
+    late = log.upsert(id=1, name="b", amount=1)
+    orders.rename("name", "title")
+    target.merge(late, log.upsert(id=2, title="c", amount=2))
+    assert_equal(target, orders)
+    orders.add("note")
+    orders.drop("amount")
+    target.restart()
+    target.merge(log.upsert(id=3, title="d", note="n"), log.delete(2))
+    assert_equal(target, orders)
+    orders.add("amount")
+    target.merge(log.upsert(id=4, title="e", note=None, amount="much"))
+    assert_equal(target, orders)
+
+
+def test_a_record_from_before_a_rename_that_comes_later_has_its_value_under_the_new_name(
+    spark: Any, tmp_path: Path, orders: Orders
+) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(log.upsert(id=1, name="a", amount=1), log.upsert(id=2, name="a", amount=2))
+    late = log.upsert(id=1, name="b", amount=1)
+    orders.rename("name", "title")
+    target.merge(log.upsert(id=2, title="c", amount=2))
+    target.merge(late)
+    assert_equal(target, orders)
+
+
+@pytest.mark.parametrize("is_done", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        pytest.param(r" SET TBLPROPERTIES .*evolution'", marks=pytest.mark.soak),
+        pytest.param("DROP COLUMN", marks=pytest.mark.soak),
+        "RENAME COLUMN",
+        pytest.param(r"UNSET TBLPROPERTIES .*evolution'", marks=pytest.mark.soak),
+    ],
+)
+def test_a_table_that_was_to_evolve_when_its_driver_died_goes_on(
+    spark: Any, tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, statement: str, is_done: bool
+) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(log.upsert(id=1, name="a", amount=1))
+    orders.rename("name", "title")
+    orders.drop("amount")
+    change, sql = log.upsert(id=1, title="b"), type(spark).sql
+
+    def dying(self: Any, text: str, *arguments: Any, **more: Any) -> Any:
+        if not re.search(statement, text):
+            return sql(self, text, *arguments, **more)
+        if is_done:
+            sql(self, text, *arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(spark), "sql", dying)
+        with pytest.raises(KeyboardInterrupt):
+            target.merge(change)
+    target.restart()
+    target.merge(change, number=target.number)
+    assert_equal(target, orders)
+
+
+def test_try_evolve_keeps_a_column_of_which_nobody_knows_what_became(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target, log = followed(spark, tmp_path, orders, "try_evolve"), orders.log
+    orders.add("x")
+    first = [log.upsert(id=1, name="a", amount=1), log.upsert(id=2, name="a", amount=2)]
+    target.merge(*first)
+    orders.drop("x")
+    orders.add("y")
+    before = log.upsert(id=1, name="a", amount=1, y="n")
+    orders.rename("y", "z")
+    target.merge(before, log.upsert(id=2, name="a", amount=2, z="m"))
+    assert [(row["y"], row["z"]) for row in target.rows()] == [("n", None), (None, "m")]
+    orders.rename("name", "title")
+    target.merge(log.upsert(id=1, title="b", amount=1, z=None))
+    assert "name" not in target.rows()[0], "what is certain is done"
+
+
+def test_a_key_that_changes_its_name_stops_the_query(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target, log = followed(spark, tmp_path, orders), orders.log
+    target.merge(log.upsert(id=1, name="a", amount=1))
+    orders.alter("RENAME id TO number")
+    log.fields = {"number": log.fields["id"], "name": log.fields["name"], "amount": log.fields["amount"]}
+    record = log.record("u", {"id": 1, "number": 1, "name": "b", "amount": 1}, 500)
+    with pytest.raises(StateError, match=r"the key of .* is \(number\) now, and was \(id\)"):
+        target.merge({**record, "key": json.dumps({"number": 1})})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"database": {}}, r"database +must reach the PostgreSQL of the tables"),
+        ({"database": {"url": "jdbc:mysql://db/shop"}}, r"database +.* got the url jdbc:mysql://db/shop"),
+        ({"history": True}, r"onSchemaChange +must not be evolve with history=true"),
+    ],
+)
+def test_options_that_contradict_are_errors(spark: Any, tmp_path: Path, options: dict[str, Any], text: str) -> None:
+    database = {"url": "postgresql://localhost/shop"}
+    with pytest.raises(Misconfigured, match=text):
+        Target(spark, tmp_path / "orders", **{"onSchemaChange": "evolve", "database": database, **options})
+
+
+def test_a_database_without_the_table_is_an_error(spark: Any, tmp_path: Path, orders: Orders) -> None:
+    target = followed(spark, tmp_path, orders)
+    log = Database(topic="shop.public.others")
+    with pytest.raises(Misconfigured, match=r"database +has no table public\.others, the source of"):
+        target.merge(log.upsert(id=1, name="a", amount=1))
