@@ -41,7 +41,7 @@ public final class PostgresLog implements SourceLog {
             + " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname || '.' || relname = ANY (?))),"
             + " confirmed_flush_lsn - '0/0', p.at, pg_is_in_recovery()"
             + " FROM (" + POSITION + " AS at) p LEFT JOIN pg_replication_slots s ON slot_name = ? AND database = current_database()";
-    private static final String MARK = "SELECT pg_logical_emit_message(%s, '%s', '') - '0/0'::pg_lsn";
+    private static final String MARK = "SELECT pg_logical_emit_message(false, '" + SourcePosition.MARK + "', '') - '0/0'::pg_lsn";
     private static final long MARK_BYTES = 16L << 20;
 
     private final PostgresConnectorConfig config;
@@ -153,8 +153,8 @@ public final class PostgresLog implements SourceLog {
     /**
      * JSON of what is known of the slot and of the tables of a snapshot. Answers soon, or throws.
      *
-     * The slot of tables that do not change stands still while others are written to, as Debezium sees nothing of these. Where so
-     * much log lies behind it, this writes two messages into the log, which come as records without rows.
+     * The slot of tables that do not change stands still while others are written to, as Debezium sees nothing of these. Where much
+     * log lies behind it, this writes a message into the log, which comes as a record without a row.
      */
     public String facts() throws SQLException, JMException {
         PostgresConnection database = new PostgresConnection(hasty.getJdbcConfig(), "connectors");
@@ -178,14 +178,10 @@ public final class PostgresLog implements SourceLog {
         }
     }
 
-    /**
-     * The first message has a commit, which Debezium looks for when it has started. The second has none and lies behind all that
-     * was committed before, so that its position is one from which a start may go on.
-     */
+    /** The message belongs to no transaction: it lies behind all that was committed before, so a start may go on from there. */
     private void mark(Connection connection) {
         try {
-            number(connection, String.format(MARK, new Object[] {"true", SourcePosition.MARK}));
-            mark = number(connection, String.format(MARK, new Object[] {"false", SourcePosition.MARK}));
+            mark = number(connection, MARK);
         } catch (SQLException error) {
             mark = Long.MAX_VALUE;
             LOGGER.warn("The slot {} stands still while its tables do not change: {}", config.slotName(), error.getMessage());

@@ -158,8 +158,6 @@ class JavaSourceHost(SourceHost):
         if engine is not None and is_debezium(self.properties):
             with contextlib.suppress(JvmDied, Py4JJavaError), engine.jvm.within(source_engine.CALL_SECONDS, "tell its rows"):
                 facts |= snapshot_facts(engine.jvm)
-        if "snapshot_rows" not in facts:  # this start takes none
-            facts.pop("snapshot_total", None)
         return facts
 
     def generation(self) -> int:
