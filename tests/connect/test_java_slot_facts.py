@@ -175,6 +175,7 @@ def test_without_heartbeats_the_slot_stands_still_and_its_growth_is_told(shop: S
         assert slot(shop) == stood
 
 
+@pytest.mark.soak
 def test_heartbeats_that_a_user_asks_for_come_as_rows_and_the_slot_moves_too(shop: Shop) -> None:
     with started(shop.config(heartbeat__interval__ms="200"), DEBEZIUM) as host:
         records = poll(host, 205)

@@ -42,6 +42,7 @@ public final class PostgresLog implements SourceLog {
             + " confirmed_flush_lsn - '0/0', p.at, pg_is_in_recovery()"
             + " FROM (" + POSITION + " AS at) p LEFT JOIN pg_replication_slots s ON slot_name = ? AND database = current_database()";
     private static final String MARK = "SELECT pg_logical_emit_message(false, '" + SourcePosition.MARK + "', '') - '0/0'::pg_lsn";
+    /** Where more log than that lies behind a slot, a message is written that moves it. */
     private static final long MARK_BYTES = 16L << 20;
 
     private final PostgresConnectorConfig config;

@@ -115,8 +115,8 @@ def slot_facts(log: Any) -> dict[str, Any]:
     """What the database tells of its slot (``PostgresLog.java``); empty where it does not answer at once."""
     try:
         return {name: fact for name, fact in json.loads(log.facts()).items() if fact is not None}
-    except Exception as error:  # of the database, or of a JVM that ends meanwhile
-        _log.info("the replication slot is not known: %s", str(error)[:500])
+    except Exception as error:  # of the database, or of a JVM that ends meanwhile and cannot tell more
+        _log.info("the replication slot is not known for now: %s", type(error).__name__)
         return {}
 
 
