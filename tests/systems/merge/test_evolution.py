@@ -125,6 +125,7 @@ class Orders:
 
     def rename(self, old: str, new: str) -> None:
         self.alter(f"RENAME {old} TO {new}")
+        old, new = old.strip('"'), new.strip('"')
         self.log.fields = {new if name == old else name: kind for name, kind in self.log.fields.items()}
         self.log.rows = {
             key: {new if name == old else name: value for name, value in row.items()} for key, row in self.log.rows.items()
@@ -171,7 +172,9 @@ def test_columns_come_and_go_and_change_names_as_in_the_database(spark: Any, tmp
     target, log = followed(spark, tmp_path, orders), orders.log
     target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2, 3)))
     late = log.upsert(id=1, name="b", amount=1)
-    orders.rename("name", "title")
+    orders.rename("name", '"Name"')
+    target.merge(log.upsert(id=3, Name="a", amount=3))
+    orders.rename('"Name"', "title")
     target.merge(late, log.upsert(id=2, title="c", amount=2))
     assert_equal(target, orders)
     orders.add("note")
