@@ -148,14 +148,14 @@ class ChangeTarget:
 
     def _alter(self, spark: SparkSession, renames: Mapping[str, str], drops: Sequence[str]) -> None:
         """Does what an earlier run, or this one, has begun. Delta writes no file anew: its columns get names of their own."""
-        columns = spark.table(self.sql).columns
+        columns = {column.lower(): quoted(column) for column in spark.table(self.sql).columns}
         self._set_properties(spark, {"delta.columnMapping.mode": "name"})
         for name in drops:
-            if name in columns:
-                spark.sql(f"ALTER TABLE {self.sql} DROP COLUMN {quoted(name)}")
+            if column := columns.get(name.lower()):
+                spark.sql(f"ALTER TABLE {self.sql} DROP COLUMN {column}")
         for old, new in renames.items():
-            if old in columns:
-                spark.sql(f"ALTER TABLE {self.sql} RENAME COLUMN {quoted(old)} TO {quoted(new)}")
+            if column := columns.get(old.lower()):
+                spark.sql(f"ALTER TABLE {self.sql} RENAME COLUMN {column} TO {quoted(new)}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
         self._read_types(spark)
 
