@@ -198,7 +198,7 @@ def silent(server: PostgresServer) -> Iterator[None]:
         os.kill(server.children[0].pid, signal.SIGCONT)
 
 
-def test_a_database_that_does_not_answer_makes_the_facts_unknown_and_delays_no_row(tmp_path: Path) -> None:
+def test_a_database_that_does_not_answer_and_a_jvm_that_dies_make_the_facts_unknown_and_delay_no_row(tmp_path: Path) -> None:
     with PostgresServer() as server:
         shop, reader = busy_shop(server, tmp_path), Reader()
         with started(shop.config(), DEBEZIUM) as host, shop.connect() as connection:
@@ -214,6 +214,10 @@ def test_a_database_that_does_not_answer_makes_the_facts_unknown_and_delays_no_r
                     host.facts()
                     assert time.monotonic() - begin < 2.5
             reader.follow(host, lambda: "slot_lag_bytes" in host.facts())
+            os.kill(host.pid or 0, signal.SIGKILL)
+            shop.sql(BUSY)
+            reader.follow(host, lambda: host.facts().get("slot_lag_bytes", 0) > SEGMENT)
+            assert reader.keys == [*range(1, 201), *range(899, 905)]
 
 
 def test_a_slot_that_is_lost_while_the_query_runs_is_told_with_the_ways_out(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from connectors.metrics import (
     Observation,
     SlotGrows,
     Stalled,
+    Watch,
     record,
     warn,
     watch,
@@ -127,6 +129,13 @@ def test_a_slot_that_is_about_to_be_lost_or_is_lost_is_told_at_once() -> None:
     statuses = ["reserved", "extended", "unreserved", "unreserved", "lost", "lost"]
     looks = [(1, status) for status in statuses]
     assert slot_alerts(SlotGrows(), looks) == [(2, "slot_unreserved"), (4, "slot_lost")]
+
+
+def test_a_watch_without_rules_looks_at_lags_transactions_and_slots() -> None:
+    streams = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+    with watch(SimpleNamespace(streams=streams), show=False) as active:  # type: ignore[arg-type]
+        assert isinstance(active, Watch)
+        assert {type(rule) for rule in active._watchman.rules} == {LagGrows, NearTimeout, SlotGrows}
 
 
 def test_a_lag_above_a_limit_is_told_by_records_or_by_seconds() -> None:
