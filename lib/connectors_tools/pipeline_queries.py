@@ -66,7 +66,7 @@ QUERIES: Final = {
         "New tables are followed from their first row.",
         guarantee=f"each change is in its table once, in the order of the log, {ONCE}",
         change="""The properties of the connector; how tables are named, follow altered columns, delete rows, and keep
-their history.
+their history. With `evolve`, columns also go and change their names, as in the database.
 
 A superuser makes the publication once: `CREATE PUBLICATION dbz_publication FOR TABLES IN SCHEMA public WITH
 (publish_via_partition_root = true)`. The pipeline's own user needs `REPLICATION`, and `SELECT` on the tables. A publication
@@ -75,7 +75,8 @@ without the tables that are created later would lose their rows, so the query re
         outcome="merged_all",
         imports=_MODULES,
         sink="connect.merge_all(**pipeline.tables(target))",
-        options='{"routes": {}, "on_schema_change": "lenient", "deletes": "hard", "history": False}',
+        options="""{"routes": {}, "on_schema_change": "lenient", "deletes": "hard", "history": False}
+target["database"] = debezium  # for "on_schema_change": "evolve\"""",
         judged="its tables: their keys, and their rules",
         alterations="""%% markdown
 The table `_changes` tells of new tables and of altered columns.

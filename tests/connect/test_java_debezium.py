@@ -230,6 +230,7 @@ def test_the_binary_log_of_mariadb(spark: Any, tmp_path: Path) -> None:
         }
         with started(config, DEBEZIUM_MARIADB) as host:
             assert sorted(operations(poll(host, 2))) == [("r", 1), ("r", 2)]
+            _until(lambda: host.facts() == {"snapshot_rows": 2, "snapshot_runs": False})
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
             cursor.execute("DELETE FROM cdc.orders WHERE id = 2")
             assert operations(poll(host, 2, epoch=2)) == [("u", 1), ("d", 2)]

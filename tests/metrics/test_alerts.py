@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from connectors.metrics import (
     NearTimeout,
     NoData,
     Observation,
+    SlotGrows,
     Stalled,
+    Watch,
     record,
     warn,
     watch,
@@ -98,6 +101,41 @@ def test_a_lag_that_goes_up_and_down_is_not_told() -> None:
 
 def test_a_small_lag_may_grow() -> None:
     assert raised(LagGrows(batches=2, floor=100), [1, 2, 3, 4, 200]) == [4]
+
+
+def slot_alerts(rule: Rule, looks: Iterable[tuple[int | None, str | None]]) -> list[tuple[int, str]]:
+    """The batches in which an alert is new, and its rule."""
+    alerts: list[Alert] = []
+    watchman = Watchman([rule], alerts.append)
+    for batch, (lag, status) in enumerate(looks):
+        row = dict.fromkeys(COLUMNS) | {"component": "source s", "partition": "p"}
+        row |= {"slot_lag_bytes": lag, "wal_status": status}
+        watchman.look(replace(observation(batch), rows=[row]))
+    return [(alert.batch, alert.rule) for alert in alerts]
+
+
+def test_a_slot_whose_log_grows_is_told_once_and_one_that_moves_now_and_then_is_not() -> None:
+    def told(rule: Rule, *lags: int | None) -> list[tuple[int, str]]:
+        return slot_alerts(rule, [(lag, "reserved") for lag in lags])
+
+    lags = (2000, 3000, None, 3000, 4000, 5000, 6000, 100, 2000, 3000, 4000)
+    assert told(SlotGrows(batches=3, floor="1kB"), *lags) == [(5, "slot_grows"), (10, "slot_grows")]
+    assert told(SlotGrows(batches=3, floor=0), 1, 5, 9, 2, 5, 9, 2, 7, 8, 1) == []
+    assert told(SlotGrows(batches=3), *range(10)) == [], "a small one may grow"
+    assert told(SlotGrows(), *range(1 << 30, (1 << 30) + 7)) == [(5, "slot_grows")]
+
+
+def test_a_slot_that_is_about_to_be_lost_or_is_lost_is_told_at_once() -> None:
+    statuses = ["reserved", "extended", "unreserved", "unreserved", "lost", "lost"]
+    looks = [(1, status) for status in statuses]
+    assert slot_alerts(SlotGrows(), looks) == [(2, "slot_unreserved"), (4, "slot_lost")]
+
+
+def test_a_watch_without_rules_looks_at_lags_transactions_and_slots() -> None:
+    streams = SimpleNamespace(addListener=lambda _: None, removeListener=lambda _: None, active=[])
+    with watch(SimpleNamespace(streams=streams), show=False) as active:  # type: ignore[arg-type]
+        assert isinstance(active, Watch)
+        assert {type(rule) for rule in active._watchman.rules} == {LagGrows, NearTimeout, SlotGrows}
 
 
 def test_a_lag_above_a_limit_is_told_by_records_or_by_seconds() -> None:
@@ -270,6 +308,7 @@ def test_the_default_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
         (lambda: webhook("https://x.org/{{secrets/ops/none}}"), "url"),
         (lambda: webhook(form="pagerduty"), "key"),
         (lambda: webhook("https://x.org", form="mail"), "form"),
+        (lambda: SlotGrows(floor="1 XB"), "floor"),
         (lambda: watch(None, rules=[LagGrows]), "rules"),  # type: ignore[arg-type, list-item]
         (lambda: record(None, "", file_format="csv", every="often"), "file_format"),  # type: ignore[arg-type]
     ],

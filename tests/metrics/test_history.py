@@ -60,6 +60,19 @@ def test_rows_of_finished_tasks_count_before_their_batch_is_done() -> None:
     assert (standing.rows, standing.batches, standing.dead_letters) == (40, 0, 2)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_snapshot_is_told_while_it_runs(runs: bool) -> None:
+    history, batch = QueryHistory(QUERY), progress(1, 50)
+    facts = {"snapshot_rows": 50, "snapshot_total": 200, "snapshot_runs": runs}
+    parts = {"id": "x", **packed([PartitionProgress("p", "here", facts=facts)])}
+    batch["sources"] = [{"endOffset": json.dumps({"v": 1, "source": "connect", "at": {}, "progress": parts})}]
+    history.add(batch)
+    standing = history.standing()
+    assert (standing.snapshot_rows, standing.snapshot_total) == ((50, 200) if runs else (None, None))
+    history.end(ENDED)
+    assert history.standing().snapshot_rows is None
+
+
 def test_rows_of_earlier_runs_do_not_count() -> None:
     read(1000)
     history = QueryHistory(QUERY)

@@ -140,6 +140,21 @@ def test_what_many_partitions_have_skipped_is_added_up(monkeypatch: pytest.Monke
     assert [part.skipped for part in unpacked({"progress": packed(others)})] == [None, None]
 
 
+def test_facts_travel_beside_the_cells_into_columns_of_the_table_and_cost_nothing_where_there_are_none() -> None:
+    facts = {"slot_lag_bytes": 7 << 30, "wal_status": "extended", "snapshot_rows": 40, "snapshot_runs": True}
+    parts = [PartitionProgress("a", 5, 5, 0, 0.0, facts=facts), PartitionProgress("b", 6)]
+    document = json.loads(json.dumps(packed(parts)))
+    assert unpacked({"progress": document}) == parts
+    assert "facts" not in packed(parts[1:])
+    offset = {"source": "connect", "progress": {"id": "x", **document}}
+    frame = table({"id": "never-run", "sources": [{"endOffset": dumps(offset)}]})
+    assert frame["slot_lag_bytes"].dtype == frame["snapshot_total"].dtype == "Int64"
+    told = frame[["slot_lag_bytes", "wal_status", "snapshot_rows", "snapshot_total"]].astype(object)
+    assert told.where(told.notna(), None).to_numpy().tolist() == [[7 << 30, "extended", 40, None], [None] * 4]
+    del document["facts"]
+    assert [part.facts for part in unpacked({"progress": document})] == [{}, {}]
+
+
 def test_the_table_says_how_many_files_were_skipped(tmp_path: Path) -> None:
     options = {"path": str(tmp_path), "fileFormat": "text", "failOnDataLoss": "false"}
     planner = Planner(FilesSource.of(options, streaming=True))
@@ -177,7 +192,7 @@ def test_the_columns_are_there_before_the_first_batch() -> None:
     assert list(table("no-such-query").columns) == [
         "component", "partition", "position", "latest", "lag_records", "lag_seconds", "rows", "bytes", "errors", "retries",
         "dead_letters", "in_flight", "commit_ms", "last_commit", "skipped", "waiting_for", "waiting_since", "transaction_ms",
-        "timeout_ms",
+        "timeout_ms", "slot_lag_bytes", "wal_status", "snapshot_rows", "snapshot_total",
     ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from opentelemetry.trace import StatusCode
 
 from connectors import metrics
 from connectors.metrics.alerts import Observation
+from connectors.metrics.frame import COLUMNS
 from connectors.metrics.telemetry import Telemetry
 
 from .test_lineage import Collector, copy, served
@@ -136,12 +137,13 @@ def progress(lag: int) -> dict[str, Any]:
 
 def test_a_telemetry_gives_its_figures_also_to_a_provider_that_has_had_one_before() -> None:
     memory, session = Memory(), Session()
-    row = dict.fromkeys(("errors", "retries", "bytes", "dead_letters", "latest", "position", "lag_seconds", "in_flight"))
+    row = dict.fromkeys(COLUMNS) | {"component": "sink files", "slot_lag_bytes": 7}
     for rows in (10, 4):
         with metrics.telemetry(session, meters=memory.meters, tracers=memory.tracers) as telemetry:  # type: ignore[arg-type]
-            batch = Observation(progress(0), [{"component": "sink files", "rows": rows, "lag_records": None, **row}])
+            batch = Observation(progress(0), [{**row, "rows": rows}])
             telemetry.observed(batch, "running")  # type: ignore[attr-defined]
-            assert memory.values()["connectors.rows", "sink files"] == rows
+            values = memory.values()
+            assert (values["connectors.rows", "sink files"], values["connectors.slot.lag", "sink files"]) == (rows, 7)
 
 
 def test_a_collector_that_takes_no_last_figures_fails_nothing(caplog: pytest.LogCaptureFixture) -> None:

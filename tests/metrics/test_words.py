@@ -24,6 +24,12 @@ def test_a_line_tells_rows_rate_batches_lag_letters_and_what_is_left() -> None:
     )
 
 
+def test_a_snapshot_tells_how_far_it_is() -> None:
+    runs = Standing("q", "orders", rows=1200, snapshot_rows=40_000)
+    assert words(runs) == "1,200 rows · snapshot 40,000 rows"
+    assert words(replace(runs, snapshot_total=120_000)) == "1,200 rows · snapshot 40,000 of about 120,000 rows"
+
+
 def test_what_is_not_known_is_left_out() -> None:
     assert words(Standing("q", "orders", rows=7)) == "7 rows"
     assert words(Standing("q", "orders")) == "no batch yet"

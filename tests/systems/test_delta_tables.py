@@ -95,6 +95,7 @@ def test_tables_of_a_schema_have_each_batch_once(
         function.write(tables_of(spark, [("order_lines", 8, 0)]), Batch(function.sink.sink_id(), "q", 0))
 
 
+@pytest.mark.soak
 def test_a_merge_names_the_catalog_which_its_own_session_does_not_know(
     spark: Any, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,6 +244,7 @@ def test_only_the_last_part_of_a_target_has_columns(options: dict[str, str]) -> 
         DeltaSink.of(options)
 
 
+@pytest.mark.soak
 def test_a_name_that_the_catalog_refuses_stops_the_batch_before_any_table_is_written(spark: Any, schema: str) -> None:
     options = {"table": f"{schema}.orders_{{region}}"}
     with pytest.raises(Fatal, match="1 of 2 tables are not written, orders_e-u: "):
@@ -305,6 +307,7 @@ def test_a_recorded_batch_without_rows_that_comes_again_with_rows_is_refused(spa
     assert delta(tmp_path / "eu")["id"].to_pylist() == [1]
 
 
+@pytest.mark.soak
 def test_tables_of_earlier_runs_count_and_those_of_other_sinks_do_not(spark: Any, tmp_path: Path) -> None:
     orders, users = ({"path": f"{tmp_path}/{name}_{{region}}", "maxTables": "2"} for name in ("orders", "users"))
     for options in (orders, users):

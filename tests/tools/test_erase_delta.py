@@ -93,6 +93,7 @@ def test_the_statistics_in_the_log_of_a_table_are_left_and_named(plain_files: An
     assert "lowest and highest values" in report["left"][0]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_files_of_a_writer_that_has_not_committed_stay_and_are_named(plain_files: Any, tmp_path: Path) -> None:
     make_table(plain_files, tmp_path / "table")
@@ -162,6 +163,7 @@ def test_a_query_goes_on_that_appends_to_the_table_meanwhile(plain_files: Any, t
     assert files_with(tmp_path / "t") == []
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_collation_makes_no_person_of_two(spark: Any, tmp_path: Path) -> None:
     """Databricks has collations in Delta tables; elsewhere Delta has them without its check."""

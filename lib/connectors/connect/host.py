@@ -254,6 +254,10 @@ class SourceHost(ABC):
     def statuses(self) -> list[TaskStatus]:
         """The states of the tasks."""
 
+    def facts(self) -> Mapping[str, Any]:
+        """What else is known for the query's table, by column, such as ``slot_lag_bytes``. Does not wait for the system."""
+        return {}
+
     def generation(self) -> int:
         """The number of times that tasks were configured: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
         return 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ..ground import machine
@@ -22,7 +22,7 @@ class PartitionProgress:
     records between them, if it is known without reading. ``lag_seconds`` is how long the oldest of these records has waited.
     ``None`` means "not known". If only ``lag_seconds`` is missing and the positions are whole numbers, it is the time since
     the query first saw that record waiting. ``skipped`` is how many records or files, in the unit of the source, the query
-    has skipped for good, if it counts them.
+    has skipped for good, if it counts them. ``facts`` are what else a source knows, by columns of ``metrics.table``.
     """
 
     partition: str
@@ -31,6 +31,7 @@ class PartitionProgress:
     lag_records: int | None = None
     lag_seconds: float | None = None
     skipped: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def behind(self) -> int:
         """The lag, in records or else in the unit of the position; 0 if it is not known."""
@@ -71,7 +72,7 @@ def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
     """``partitions`` as small JSON, ordered by name: it has the common prefix of all names once; times are milliseconds.
 
     A partition that is read to its end has three cells (name, position, lag_records), others have all five. ``skipped``
-    is a map of its own by the partition's number, since few partitions have it.
+    and ``facts`` are maps of their own by the partition's number, since few partitions have them.
     """
     listed, rest = list(partitions), []
     if len(listed) > PARTITIONS:
@@ -86,7 +87,8 @@ def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
     listed.sort(key=lambda progress: progress.partition)
     cells: dict[str, Any] = {"start": start, "parts": [_cells(progress, len(start)) for progress in listed]}
     skipped = {str(number): progress.skipped for number, progress in enumerate(listed) if progress.skipped is not None}
-    return {**cells, "skipped": skipped} if skipped else cells
+    facts = {str(number): dict(progress.facts) for number, progress in enumerate(listed) if progress.facts}
+    return {**cells, **({"skipped": skipped} if skipped else {}), **({"facts": facts} if facts else {})}
 
 
 def _cells(progress: PartitionProgress, start: int) -> list[Any]:
@@ -99,14 +101,15 @@ def _cells(progress: PartitionProgress, start: int) -> list[Any]:
 def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
     """The progress of the partitions in an offset; empty if the source tells none."""
     progress = offset.get("progress", {})
-    skipped = progress.get("skipped", {})
+    skipped, facts = progress.get("skipped", {}), progress.get("facts", {})
     return [
-        _unpacked(progress["start"], skipped.get(str(number)), *cells) for number, cells in enumerate(progress.get("parts", []))
+        _unpacked(progress["start"], skipped.get(str(number)), facts.get(str(number), {}), *cells)
+        for number, cells in enumerate(progress.get("parts", []))
     ]
 
 
 def _unpacked(
-    start: str, skipped: int | None, name: str, position: Any, lag: int | None, *more: Any
+    start: str, skipped: int | None, facts: Mapping[str, Any], name: str, position: Any, lag: int | None, *more: Any
 ) -> PartitionProgress:
     latest, waits = more if more else (position, 0)
-    return PartitionProgress(start + name, position, latest, lag, None if waits is None else waits / 1000, skipped)
+    return PartitionProgress(start + name, position, latest, lag, None if waits is None else waits / 1000, skipped, facts)

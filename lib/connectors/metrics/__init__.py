@@ -18,7 +18,7 @@ Spark Connect is counted by its commits alone.
 
 from __future__ import annotations
 
-from .alerts import Alert, ErrorsGrow, LagAbove, LagGrows, NearTimeout, NoData, Observation, Stalled, warn
+from .alerts import Alert, ErrorsGrow, LagAbove, LagGrows, NearTimeout, NoData, Observation, SlotGrows, Stalled, warn
 from .frame import as_frame, details, table
 from .lineage import Lineage, lineage
 from .record import MetricsRecorder, record
@@ -36,6 +36,7 @@ __all__ = [
     "NearTimeout",
     "NoData",
     "Observation",
+    "SlotGrows",
     "Stalled",
     "Telemetry",
     "Watch",

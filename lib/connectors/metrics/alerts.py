@@ -12,11 +12,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from ..core.progress import behind
 from ..ground.errors import Misconfigured, Problem
-from ..ground.options import Duration
+from ..ground.options import Duration, Size
 
 _log = logging.getLogger("connectors.metrics")
 
@@ -90,6 +90,14 @@ Rule = Callable[[Observation], Iterator[Alert]]
 """A function that looks at a batch and says what is wrong now; whoever calls it tells what is new."""
 
 
+def _growths(before: dict[Any, tuple[int, int]], key: Any, number: int) -> int:
+    """How often in a row ``number`` has grown, by what was seen of it ``before``. A number that stays changes nothing."""
+    last, times = before.get(key, (number, 0))
+    times = times + 1 if number > last else times if number == last else 0
+    before[key] = (number, times)
+    return times
+
+
 @dataclass
 class LagGrows:
     """The lag of a partition is larger than in the batch before, ``batches`` times in a row, and above ``floor``."""
@@ -101,12 +109,46 @@ class LagGrows:
     def __call__(self, batch: Observation) -> Iterator[Alert]:
         for (component, partition), lag in batch.lags().items():
             key = (batch.query, component, partition)
-            last, times = self._before.get(key, (lag, 0))
-            times = times + 1 if lag > last else times if lag == last else 0
-            self._before[key] = (lag, times)
+            times = _growths(self._before, key, lag)
             if times >= self.batches and lag > self.floor:
                 text = f"the lag has grown for {times} batches, to {lag:,}"
                 yield Alert("lag_grows", batch.query, batch.batch, text, component, partition)
+
+
+@dataclass
+class SlotGrows:
+    """The log that PostgreSQL keeps for a slot has grown ``batches`` times in a row, and is above ``floor`` ("1GB", or bytes).
+
+    It alerts at once where ``wal_status`` is ``unreserved`` or ``lost``: the server is about to remove that log, or has removed
+    it.
+    """
+
+    batches: int = 5
+    floor: int | str = "1GB"
+    _before: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.floor = _size("metrics.SlotGrows", "floor", self.floor)
+
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        for row in batch.rows:
+            where, lag, status = (row["component"], row["partition"]), row["slot_lag_bytes"], row["wal_status"]
+            if status in _ENDS:
+                yield Alert(f"slot_{status}", batch.query, batch.batch, _ENDS[status], *where)
+            if lag is None:
+                continue
+            times = _growths(self._before, (batch.query, *where), lag)
+            if times >= self.batches and lag > int(self.floor):
+                text = f"the log that the database keeps for the slot has grown {times} times, to {lag:,} bytes"
+                yield Alert("slot_grows", batch.query, batch.batch, text, *where)
+
+
+_ENDS: Final = {
+    "unreserved": "the slot is behind by more than max_slot_wal_keep_size: a checkpoint of the database removes its log, "
+    "unless the query catches up before",
+    "lost": "the database has removed the log of the slot: the query needs a new snapshot",
+}
+"""The states of a slot that cannot last, and what they mean."""
 
 
 @dataclass(frozen=True)
@@ -304,5 +346,12 @@ def call_back(on_alert: Callable[[Alert], None], alert: Alert) -> None:
 def _duration(rule: str, option: str, text: float | str) -> float:
     try:
         return float(Duration(None).parse(text if isinstance(text, str) else f"{text:f}s"))
+    except ValueError as wrong:
+        raise Misconfigured(rule, [Problem(option, f"must be {wrong}; got {text!r}")]) from None
+
+
+def _size(rule: str, option: str, text: int | str) -> int:
+    try:
+        return Size(None).parse(str(text))
     except ValueError as wrong:
         raise Misconfigured(rule, [Problem(option, f"must be {wrong}; got {text!r}")]) from None

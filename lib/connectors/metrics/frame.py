@@ -33,6 +33,10 @@ COLUMNS: Final = {
     "waiting_since": "datetime64[us, UTC]",
     "transaction_ms": "Int64",
     "timeout_ms": "Int64",
+    "slot_lag_bytes": "Int64",
+    "wal_status": "object",
+    "snapshot_rows": "Int64",
+    "snapshot_total": "Int64",
 }
 """The columns of :func:`table`, and pandas' types of them."""
 _KINDS: Final = ("source", "async", "sink")
@@ -57,6 +61,10 @@ def table(query: Any) -> pd.DataFrame:
     * ``skipped``: what a source has passed over for good, in its unit: files that appeared later than ``maxFileAge``
     * ``waiting_for``, ``waiting_since``: the error of a system that is away and waited for (``outageTimeout``), since when
     * ``transaction_ms``, ``timeout_ms``: how long the sink's newest transaction was open, and how long the target lets it
+    * ``slot_lag_bytes``, ``wal_status``: the write-ahead log that PostgreSQL kept for the replication slot of a Debezium source
+      when the newest batch was planned, or up to 10 seconds before, and the state of that log in ``pg_replication_slots``
+    * ``snapshot_rows``, ``snapshot_total``: the rows that a snapshot of Debezium has read since the source's start, and an
+      estimate of the rows of its tables: what PostgreSQL's statistics say, null where a table has none
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
@@ -128,7 +136,7 @@ def _add_offset(rows: dict[tuple[str, str], Row], component: str, offset: Mappin
     for state in unpacked(offset):
         row = _row(rows, component, state.partition)
         row.update(position=state.position, latest=state.latest, skipped=state.skipped)
-        row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds)
+        row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds, **state.facts)
 
 
 def abouts_of(query_id: str) -> dict[str, Mapping[str, str]]:

@@ -40,7 +40,8 @@ class Standing:
 
     ``rows``, ``batches`` and ``seconds`` are those of this run, ``dead_letters`` and ``retries`` totals of the query.
     ``lag`` counts records, or bytes, as ``unit`` says. ``waiting_for`` is the error of a system that the query waits for
-    ``waiting_seconds`` already. ``left`` are the seconds to the end, where that is known. ``table`` is the query's table.
+    ``waiting_seconds`` already. ``left`` are the seconds to the end, where that is known. While a snapshot runs,
+    ``snapshot_rows`` are read, of about ``snapshot_total``. ``table`` is the query's table.
     """
 
     query: str
@@ -57,6 +58,8 @@ class Standing:
     waiting_seconds: float = 0.0
     seconds: float = 0.0
     left: float | None = None
+    snapshot_rows: int | None = None
+    snapshot_total: int | None = None
     table: Sequence[Row] = field(default=(), repr=False)
 
 
@@ -106,6 +109,7 @@ class QueryHistory:
         now = self.ended or machine.time()
         waiting = min((row for row in table if row["waiting_since"]), key=lambda row: float(row["waiting_since"]), default=None)
         read = _rows_read(table)
+        snapshot: Row = next((row for row in table if row.get("snapshot_runs") and self.state == RUNNING), {})
         lag = self.batches[-1].lag if self.batches else None
         return Standing(
             self.query,
@@ -122,6 +126,8 @@ class QueryHistory:
             waiting_seconds=now - waiting["waiting_since"] if waiting else 0.0,
             seconds=now - self.started,
             left=self._left(now) if self.state == RUNNING else None,
+            snapshot_rows=snapshot.get("snapshot_rows"),
+            snapshot_total=snapshot.get("snapshot_total"),
             table=table,
         )
 

@@ -27,7 +27,7 @@ SCHEMA: Final = """at timestamp, query string, name string, run string, state st
     commit_ms long, last_commit timestamp"""
 """The columns of the table: those of :func:`~connectors.metrics.table`, and which query, batch and time they are of.
 Its columns are fixed, since tables that were recorded before have no others: what came later (``skipped``, what is waited for,
-times of transactions) is in :func:`~connectors.metrics.table` only.
+times of transactions, replication slots and snapshots) is in :func:`~connectors.metrics.table` only.
 
 ``lag`` is ``lag_records``, or where that is not known the way from ``position`` to ``latest`` in the source's unit.
 ``state`` is ``running`` after a batch, ``ended`` or ``failed`` after the last one.

@@ -32,8 +32,9 @@ def telemetry(spark: SparkSession, *, meters: Any = None, tracers: Any = None) -
 
     Metrics have the attributes ``query`` and ``component``: ``connectors.rows``, ``.bytes``, ``.errors``, ``.retries`` and
     ``.dead_letters`` count since the query's first start; ``connectors.lag`` is in records or the source's unit,
-    ``connectors.lag.time`` in seconds, ``connectors.in_flight`` counts calls; ``connectors.batch.duration`` is a histogram in
-    seconds. Each run of a query is a span, its batches are the spans inside.
+    ``connectors.lag.time`` in seconds, ``connectors.slot.lag`` the bytes of log that PostgreSQL keeps for a slot,
+    ``connectors.in_flight`` counts calls; ``connectors.batch.duration`` is a histogram in seconds. Each run of a query is a
+    span, its batches are the spans inside.
 
     ``meters`` and ``tracers``: a ``MeterProvider`` and a ``TracerProvider`` of ``opentelemetry.sdk``; by default they export by
     OTLP over HTTP, as OpenTelemetry's environment variables say. They export in threads of their own, so a collector that is
@@ -87,7 +88,8 @@ class Telemetry(Listening):
         meter = meters.get_meter(_SCOPE)
         for name, unit in _TOTALS.items():
             meter.create_observable_counter(f"{_SCOPE}.{name}", [self._reading(partial(_sum, name))], unit)
-        for name, read, unit in (("lag", _lag, ""), ("lag.time", _lag_seconds, "s"), ("in_flight", _in_flight, "{call}")):
+        gauges = (("lag", _lag, ""), ("lag.time", _lag_seconds, "s"), ("slot.lag", _slot_lag, "By"))
+        for name, read, unit in (*gauges, ("in_flight", _in_flight, "{call}")):
             meter.create_observable_gauge(f"{_SCOPE}.{name}", [self._reading(read)], unit)
         self._durations = meter.create_histogram(f"{_SCOPE}.batch.duration", "s")
         super().__init__(spark)
@@ -167,6 +169,10 @@ def _lag(rows: list[Row]) -> float | None:
 
 def _lag_seconds(rows: list[Row]) -> float | None:
     return max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None)
+
+
+def _slot_lag(rows: list[Row]) -> float | None:
+    return _sum("slot_lag_bytes", rows)
 
 
 def _in_flight(rows: list[Row]) -> float | None:

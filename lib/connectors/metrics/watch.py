@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
-from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, call_back, warn
+from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, SlotGrows, Watchman, call_back, warn
 from .frame import as_dict, rows_of
 
 if TYPE_CHECKING:
@@ -147,11 +147,11 @@ def watch(
 
     In a notebook a table is kept up to date, in a terminal each batch is a line; ``show=False`` shows nothing.
     ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, :class:`Stalled`, :class:`NoData`,
-    :class:`ErrorsGrow`, or functions of your own; without any, ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each
-    :class:`Alert` once, in a thread of its own: a :func:`webhook`, or a function; by default it is a warning in the log
-    ``connectors.metrics``. Raises :class:`~connectors.ground.errors.Misconfigured`.
+    :class:`ErrorsGrow`, :class:`SlotGrows`, or functions of your own; without any, ``LagGrows()``, ``NearTimeout()`` and
+    ``SlotGrows()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own: a :func:`webhook`, or a function; by
+    default it is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.ground.errors.Misconfigured`.
     """
-    active = tuple(rules) or (LagGrows(), NearTimeout())
+    active = tuple(rules) or (LagGrows(), NearTimeout(), SlotGrows())
     wrong = [repr(rule) for rule in active if isinstance(rule, type) or not callable(rule)]
     if wrong:
         raise Misconfigured("metrics.watch", [Problem("rules", f"must be such as LagGrows(5); got {', '.join(wrong)}")])

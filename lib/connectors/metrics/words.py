@@ -34,6 +34,9 @@ def parts_of(standing: Standing) -> list[Part]:
         parts.append(Part(count(standing.batches, "batch", "batches"), 4))
     if standing.lag is not None:
         parts.append(Part(f"lag {amount(standing.lag, standing.unit)}", 5))
+    if standing.snapshot_rows is not None:
+        about = f" of about {standing.snapshot_total:,}" if standing.snapshot_total else ""
+        parts.append(Part(f"snapshot {standing.snapshot_rows:,}{about} rows", 7))
     if standing.dead_letters:
         parts.append(Part(count(standing.dead_letters, "dead letter"), 3))
     if standing.retries:

@@ -99,6 +99,7 @@ def test_rows_that_are_missing_extra_or_different_are_told_by_their_keys(
         gate.validate(connect.compare(shop.options, f"{tables.path}/"), name="shop").enforce()
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_change_that_is_on_its_way_is_no_difference_if_it_arrives_in_time(
     shop: Shop, tables: Tables, monkeypatch: pytest.MonkeyPatch

@@ -41,6 +41,7 @@ def unwrapped(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "value": json.dumps(value)}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_a_row_that_begins_again_has_no_value(spark: Any, tmp_path: Path, deletes: str) -> None:
     target = Target(spark, tmp_path / "orders", history=True, deletes=deletes)
@@ -63,6 +64,7 @@ def test_a_batch_from_before_and_behind_the_drop_tells_values_of_the_rows_before
     assert_current(spark, kept)
 
 
+@pytest.mark.soak
 def test_a_column_that_came_and_went_in_a_batch_needs_no_value_of_rows_behind_it(spark: Any, tmp_path: Path) -> None:
     target, database = Target(spark, tmp_path / "orders"), Database()
     database.fields["note"] = {"type": "string", "optional": False}
@@ -72,6 +74,7 @@ def test_a_column_that_came_and_went_in_a_batch_needs_no_value_of_rows_behind_it
     assert notes(target) == ["n", None]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("apart", [pytest.param(True, marks=pytest.mark.soak), False])
 @pytest.mark.parametrize("form", ["unwrapped", "incremental"])
 def test_a_row_begins_again_behind_its_deletion_also_where_no_record_says_so(
@@ -91,6 +94,7 @@ def test_a_row_begins_again_behind_its_deletion_also_where_no_record_says_so(
     assert_current(spark, target)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("deletes", ["hard", pytest.param("soft", marks=pytest.mark.soak)])
 def test_a_row_that_a_snapshot_reads_behind_a_truncation_begins_again(spark: Any, tmp_path: Path, deletes: str) -> None:
     target = Target(spark, tmp_path / "orders", truncate="delete", deletes=deletes)
@@ -103,6 +107,7 @@ def test_a_row_that_a_snapshot_reads_behind_a_truncation_begins_again(spark: Any
     assert notes(target)[0] is None
 
 
+@pytest.mark.soak
 def test_without_positions_a_row_of_a_batch_ends_and_is_there_again(spark: Any, tmp_path: Path) -> None:
     target, database = Target(spark, tmp_path / "orders", history=True, order="arrival"), Database()
     target.merge(database.upsert(id=1, name="a"), database.delete(1), database.upsert(id=1, name="a"))
@@ -110,6 +115,7 @@ def test_without_positions_a_row_of_a_batch_ends_and_is_there_again(spark: Any, 
     assert_current(spark, target)
 
 
+@pytest.mark.soak
 def test_a_column_that_came_and_went_in_a_batch_is_an_orphan_behind_it(spark: Any, kept: Target) -> None:
     database = Database()
     first = database.upsert(id=2, name="a", amount=1)
@@ -123,6 +129,7 @@ def test_a_column_that_came_and_went_in_a_batch_is_an_orphan_behind_it(spark: An
     assert_current(spark, kept)
 
 
+@pytest.mark.soak
 def test_places_in_the_log_tell_what_was_before_a_column_came_or_went(spark: Any, kept: Target) -> None:
     """Partitions of a topic interleave, and a connector that starts again repeats records."""
     database = begun(kept, 1, 2)
@@ -165,6 +172,7 @@ def test_an_update_that_does_not_touch_a_new_column_leaves_its_default(spark: An
     assert_current(spark, kept)
 
 
+@pytest.mark.soak
 def test_a_column_whose_name_has_another_case_is_the_same_one(spark: Any, kept: Target) -> None:
     database = begun(kept, 1, 2)
     before = database.upsert(id=1, name="b", amount=1, note="m")

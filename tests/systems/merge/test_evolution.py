@@ -177,6 +177,10 @@ class Orders:
         self.connection = psycopg.connect(address, autocommit=True)
         self.name, self.log = name, Database(topic=f"shop.public.{name}")
         self.options = {"url": f"postgresql://postgres@127.0.0.1:{server.port}/postgres"}
+        self.properties = {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "database.hostname": "127.0.0.1",
+            "database.port": str(server.port), "database.dbname": "postgres", "database.user": "postgres",
+        }  # fmt: skip
         self.connection.execute(f'CREATE TABLE "{name}" (id int PRIMARY KEY, name text, amount bigint)')
 
     def alter(self, action: str) -> None:
@@ -184,6 +188,7 @@ class Orders:
 
     def rename(self, old: str, new: str) -> None:
         self.alter(f"RENAME {old} TO {new}")
+        old, new = old.strip('"'), new.strip('"')
         self.log.fields = {new if name == old else name: kind for name, kind in self.log.fields.items()}
         self.log.rows = {
             key: {new if name == old else name: value for name, value in row.items()} for key, row in self.log.rows.items()
@@ -212,7 +217,7 @@ def orders() -> Iterator[Orders]:
 
 
 def followed(spark: Any, path: Path, orders: Orders, policy: str = "evolve", **options: Any) -> Target:
-    return Target(spark, path / "orders", onSchemaChange=policy, database=orders.options, **options)
+    return Target(spark, path / "orders", **{"onSchemaChange": policy, "database": orders.options, **options})
 
 
 def assert_equal(target: Target, orders: Orders) -> None:
@@ -230,7 +235,9 @@ def test_columns_come_and_go_and_change_names_as_in_the_database(spark: Any, tmp
     target, log = followed(spark, tmp_path, orders), orders.log
     target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2, 3)))
     late = log.upsert(id=1, name="b", amount=1)
-    orders.rename("name", "title")
+    orders.rename("name", '"Name"')
+    target.merge(log.upsert(id=3, Name="a", amount=3))
+    orders.rename('"Name"', "title")
     target.merge(late, log.upsert(id=2, title="c", amount=2))
     assert_equal(target, orders)
     orders.add("note")
@@ -246,7 +253,7 @@ def test_columns_come_and_go_and_change_names_as_in_the_database(spark: Any, tmp
 def test_a_record_from_before_a_rename_that_comes_later_has_its_value_under_the_new_name(
     spark: Any, tmp_path: Path, orders: Orders
 ) -> None:
-    target, log = followed(spark, tmp_path, orders), orders.log
+    target, log = followed(spark, tmp_path, orders, database=orders.properties), orders.log
     target.merge(log.upsert(id=1, name="a", amount=1), log.upsert(id=2, name="a", amount=2))
     late = log.upsert(id=1, name="b", amount=1)
     orders.rename("name", "title")

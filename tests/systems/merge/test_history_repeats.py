@@ -36,6 +36,7 @@ def test_a_crash_between_history_and_table_doubles_no_version(
     assert kept.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_history_that_dies_as_it_begins_begins_again(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, database, create = Target(spark, tmp_path / "orders"), Database(), ChangeHistory._create
     target.merge(database.upsert(id=1, name="a", amount=1))

@@ -72,7 +72,7 @@ def test_each_table_of_the_database_is_one_here_also_one_that_comes_later(tables
         tables.merge(number=0)
 
 
-@pytest.mark.parametrize("dies", ["orders", pytest.param("users", marks=pytest.mark.soak), "_batches"])
+@pytest.mark.parametrize("dies", ["orders", *(pytest.param(name, marks=pytest.mark.soak) for name in ("users", "_batches"))])
 def test_a_batch_that_died_between_its_tables_is_finished(tables: Tables, monkeypatch: pytest.MonkeyPatch, dies: str) -> None:
     """One table has the batch already, and the ledger does not."""
     both = databases("orders", "users")
@@ -130,6 +130,7 @@ def test_a_row_that_was_deleted_between_two_attempts_at_the_snapshot_is_gone_als
         assert tables.rows(name) == expected(database)
 
 
+@pytest.mark.soak
 def test_deleted_rows_stay_if_asked_for_and_say_when(tables: Tables) -> None:
     (orders,) = databases("orders")
     tables.restart(deletes="soft", truncate="delete")

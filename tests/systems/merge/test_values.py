@@ -36,7 +36,7 @@ def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Targe
     assert target.rows() == expected(database)
 
 
-@pytest.mark.parametrize("is_optional", [True, False])
+@pytest.mark.parametrize("is_optional", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_older_rows_have_the_default_that_a_column_came_with_whatever_it_is_later(target: Target, is_optional: bool) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))

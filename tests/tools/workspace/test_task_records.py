@@ -14,6 +14,7 @@ import pytest
 
 from connectors.core.letter_files import LetterFile
 from connectors.metrics.history import Standing
+from connectors_tools.bundle import live
 from connectors_tools.bundle.live import Activity, RepeatedLine, in_time
 from connectors_tools.workspace import open_target, runs, task_records
 from connectors_tools.workspace.page import record_of, tasks_of
@@ -142,6 +143,8 @@ def test_a_query_that_died_with_its_notebook_does_not_run_in_the_next_task(
 ) -> None:
     monkeypatch.setattr(RepeatedLine, "seconds", 0.05)
     monkeypatch.setattr(task_records, "CLOCKS_SECONDS", 0.0)
+    monkeypatch.setattr(live, "_SAMPLE_SECONDS", 0.1)
+    monkeypatch.setattr(live, "_SAMPLE_SHARE", 0.0)
     died, goes_on = place.task("died", RUNNING_QUERY), place.task("goes_on", "import time; time.sleep(2)", after="died")
     place.job("job", died, goes_on, parameters=[{"name": "workdir", "default": f"{VOLUME}/numbers"}])
     place.deploy()

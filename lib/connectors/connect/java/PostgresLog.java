@@ -9,6 +9,7 @@ import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.util.Map;
+import javax.management.JMException;
 import org.apache.kafka.connect.errors.ConnectException;
 import org.apache.kafka.connect.errors.RetriableException;
 import org.slf4j.Logger;
@@ -33,21 +34,39 @@ public final class PostgresLog implements SourceLog {
     private static final String PUBLISHED =
         "SELECT json_agg(nspname) FROM pg_publication_namespace JOIN pg_namespace n ON n.oid = pnnspid WHERE pnpubid = p.oid";
     private static final int WITH_SCHEMAS = 15;
+    private static final String FACTS =
+        "SELECT json_build_object('slot_lag_bytes', p.at - (restart_lsn - '0/0'), 'wal_status', to_jsonb(s) ->> 'wal_status',"
+            + " 'bound', current_setting('max_slot_wal_keep_size', true), 'snapshot_total',"
+            + " (SELECT CASE WHEN min(reltuples) >= 0 THEN sum(reltuples)::bigint END FROM pg_class c"
+            + " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname || '.' || relname = ANY (?))),"
+            + " confirmed_flush_lsn - '0/0', p.at, pg_is_in_recovery()"
+            + " FROM (" + POSITION + " AS at) p LEFT JOIN pg_replication_slots s ON slot_name = ? AND database = current_database()";
+    private static final String MARK = "SELECT pg_logical_emit_message(false, '" + SourcePosition.MARK + "', '') - '0/0'::pg_lsn";
+    /** Where more log than that lies behind a slot, a message is written that moves it. */
+    private static final long MARK_BYTES = 16L << 20;
 
     private final PostgresConnectorConfig config;
+    private final PostgresConnectorConfig hasty;
     private final boolean dropsSlot;
     private final boolean reads;
     private final boolean flushesItself;
+    private final boolean marks;
+    /** The newest position that this object has marked; the largest number where the database does not let it. */
+    private long mark = 0L;
 
     /**
-     * A snapshot is taken with a new slot if dropsSlot is true. reads says that the log is read behind an offset. flushesItself
-     * says that the driver confirms positions that the connector has not committed.
+     * The properties in hasty have short timeouts. A snapshot is taken with a new slot if dropsSlot is true. reads says that the log
+     * is read behind an offset, flushesItself that the driver confirms positions that the connector has not committed, marks that
+     * facts() may write to the log.
      */
-    public PostgresLog(Configuration properties, boolean dropsSlot, boolean reads, boolean flushesItself) {
+    public PostgresLog(
+        Configuration properties, Configuration hasty, boolean dropsSlot, boolean reads, boolean flushesItself, boolean marks) {
         this.config = new PostgresConnectorConfig(properties);
+        this.hasty = new PostgresConnectorConfig(hasty);
         this.dropsSlot = dropsSlot;
         this.reads = reads;
         this.flushesItself = flushesItself;
+        this.marks = marks;
     }
 
     public String prepare(Map offset, boolean snapshot, String system) {
@@ -132,6 +151,44 @@ public final class PostgresLog implements SourceLog {
         }
     }
 
+    /**
+     * JSON of what is known of the slot and of the tables of a snapshot. Answers soon, or throws.
+     *
+     * The slot of tables that do not change stands still while others are written to, as Debezium sees nothing of these. Where much
+     * log lies behind it, this writes a message into the log, which comes as a record without a row.
+     */
+    public String facts() throws SQLException, JMException {
+        PostgresConnection database = new PostgresConnection(hasty.getJdbcConfig(), "connectors");
+        try {
+            Connection connection = database.connection();
+            connection.setAutoCommit(true);
+            PreparedStatement query = connection.prepareStatement(FACTS);
+            query.setArray(1, connection.createArrayOf("text", new SnapshotMetrics().tables()));
+            query.setString(2, config.slotName());
+            ResultSet row = query.executeQuery();
+            row.next();
+            String facts = row.getString(1);
+            long confirmed = row.getLong(2);
+            boolean isBehind = !row.wasNull() && row.getLong(3) - confirmed > MARK_BYTES && confirmed >= mark;
+            if (marks && isBehind && !row.getBoolean(4)) {
+                mark(connection);
+            }
+            return facts;
+        } finally {
+            database.close();
+        }
+    }
+
+    /** The message belongs to no transaction: it lies behind all that was committed before, so a start may go on from there. */
+    private void mark(Connection connection) {
+        try {
+            mark = number(connection, MARK);
+        } catch (SQLException error) {
+            mark = Long.MAX_VALUE;
+            LOGGER.warn("The slot {} stands still while its tables do not change: {}", config.slotName(), error.getMessage());
+        }
+    }
+
     private void check(Connection connection, Map offset) throws SQLException {
         Object newest = offset.get("lsn");
         Object committed = offset.get("lsn_commit");
@@ -144,7 +201,8 @@ public final class PostgresLog implements SourceLog {
                 throw new LostPosition("the replication slot " + config.slotName() + " does not exist any more; " + recorded);
             }
             if (slot.getString(3).equals("lost") || slot.getObject(2) == null) {
-                throw new LostPosition("the replication slot " + config.slotName() + " has lost its log (wal_status is lost); " + recorded);
+                throw new LostPosition("the replication slot " + config.slotName() + " has lost its log (wal_status is lost),"
+                    + " as it does where it is behind by more than max_slot_wal_keep_size; " + recorded);
             }
             long confirmed = slot.getBigDecimal(2).longValue();
             // Before the first commit of a log there is no position that the slot must not have passed.

@@ -96,7 +96,8 @@ public final class RecordWriter {
     }
 
     private void add(PolledList polled, int index) throws JsonProcessingException {
-        SourceRecord transformed = (SourceRecord) steps.transformed((SourceRecord) polled.get(index));
+        SourceRecord record = (SourceRecord) polled.get(index);
+        SourceRecord transformed = SourcePosition.isMark(record) ? null : (SourceRecord) steps.transformed(record);
         if (transformed != null) {
             addRow(transformed);
             polled.addRow(index);

@@ -22,6 +22,8 @@ import org.apache.kafka.connect.source.SourceRecord;
  * stand in other columns. So the task starts again there, and the database sends the columns of that time.
  */
 final class SourcePosition {
+    /** The prefix of the messages in a database's log that are no rows of anybody: they move the position alone. */
+    static final String MARK = "connectors.slot";
     private static final String INCREMENTAL = "incremental_snapshot_";
     /** What an offset says of a place inside a transaction. */
     private static final List WITHIN = Arrays.asList(new Object[] {
@@ -165,6 +167,10 @@ final class SourcePosition {
             records.put(record.topic(), Integer.valueOf(count == null ? 1 : count.intValue() + 1));
         }
         return true;
+    }
+
+    static boolean isMark(SourceRecord record) {
+        return MARK.equals(field(field(record.value(), "message"), "prefix"));
     }
 
     /** When a change of the log happened; 0 if the record does not tell, or is of a snapshot. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from typing import Any, Final
@@ -60,6 +61,8 @@ _DECISIVE: Final = (
     "tombstones.",
     "topic.",
 )
+_TIMEOUTS: Final = {"driver.connectTimeout": "3", "driver.socketTimeout": "3"}
+"""The driver's timeouts for a look at the slot, in seconds."""
 _log = logging.getLogger("connectors.connect")
 
 
@@ -101,8 +104,40 @@ def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
     mode = _mode(properties)
     drops_slot = mode in _SNAPSHOTS or _takes_snapshots(properties)
     flushes_itself = properties.get("lsn.flush.mode", "").lower() == "connector_and_driver"
-    configuration = getattr(jvm.java.io.debezium.config.Configuration, "from")(dict(properties))
-    return jvm.compiled("PostgresLog", configuration, drops_slot, mode != "initial_only", flushes_itself)
+    configurations = [
+        getattr(jvm.java.io.debezium.config.Configuration, "from")({**properties, **more}) for more in ({}, _TIMEOUTS)
+    ]
+    marks = properties.get("heartbeat.interval.ms") != "0"
+    return jvm.compiled("PostgresLog", *configurations, drops_slot, mode != "initial_only", flushes_itself, marks)
+
+
+def slot_facts(log: Any) -> dict[str, Any]:
+    """What the database tells of its slot (``PostgresLog.java``); empty where it does not answer at once."""
+    try:
+        return {name: fact for name, fact in json.loads(log.facts()).items() if fact is not None}
+    except Exception as error:  # of the database, or of a JVM that ends meanwhile and cannot tell more
+        _log.info("the replication slot is not known for now: %s", type(error).__name__)
+        return {}
+
+
+def snapshot_facts(jvm: Jvm) -> dict[str, Any]:
+    """The rows that snapshots have read, and whether one runs; empty where there was none."""
+    metrics = jvm.compiled("SnapshotMetrics")
+    rows = int(metrics.rows())
+    return {} if rows < 0 else {"snapshot_rows": rows, "snapshot_runs": bool(metrics.isRunning())}
+
+
+def bound_of(slot: str, bound: str) -> tuple[int, str]:
+    """The level and the text of what a start logs about ``max_slot_wal_keep_size``, whose value is ``bound``."""
+    if bound == "-1":
+        return logging.WARNING, (
+            f"the database keeps all of its log for the slot {slot} (max_slot_wal_keep_size=-1): while the query is stopped, "
+            "the disk of the database may fill. Set max_slot_wal_keep_size there, and drop the slot when nobody needs it"
+        )
+    return logging.INFO, (
+        f"the database keeps up to {bound} of its log for the slot {slot} (max_slot_wal_keep_size): if the query falls further "
+        "behind, the slot is lost, and a new snapshot is needed"
+    )
 
 
 def slot_of(properties: Mapping[str, str]) -> str:

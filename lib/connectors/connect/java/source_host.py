@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import shutil
@@ -21,7 +22,16 @@ from ...ground.errors import Fatal, Problem
 from ...ground.state import dumps
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, refused_offsets
 from . import source_engine
-from .debezium import offset_store, refuse_slot, slot_of, with_defaults
+from .debezium import (
+    bound_of,
+    is_debezium,
+    offset_store,
+    refuse_slot,
+    slot_facts,
+    slot_of,
+    snapshot_facts,
+    with_defaults,
+)
 from .failures import failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -30,6 +40,9 @@ from .source_engine import SourceEngine, pause
 from .validation import connector_jvm, validated
 
 _WAIT_SECONDS: Final = 0.5
+_FIRST_LOOK_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 10.0
+"""The seconds before the first look at a replication slot, and between two later ones."""
 _log = logging.getLogger("connectors.connect")
 
 
@@ -53,6 +66,7 @@ class JavaSourceHost(SourceHost):
         self._is_quiet = False
         self._closing = machine.event()
         self._folder: Path | None = None
+        self._slot: dict[str, Any] = {}
 
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=False)
@@ -85,6 +99,8 @@ class JavaSourceHost(SourceHost):
         self._check("look at the publication", refuse_publication)
         self._retried(self._start_engine)
         self._generation = 1
+        if self.slot():
+            machine.thread(self._look_at_slot, f"{self.settings.log}-slot").start()
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
         until = machine.monotonic() + (0.0 if self._is_quiet else seconds)
@@ -137,6 +153,13 @@ class JavaSourceHost(SourceHost):
     def statuses(self) -> list[TaskStatus]:
         return [] if self._engine is None else self._engine.statuses()
 
+    def facts(self) -> Mapping[str, Any]:
+        engine, facts = self._engine, dict(self._slot)
+        if engine is not None and is_debezium(self.properties):
+            with contextlib.suppress(JvmDied, Py4JJavaError), engine.jvm.within(source_engine.CALL_SECONDS, "tell its rows"):
+                facts |= snapshot_facts(engine.jvm)
+        return facts
+
     def generation(self) -> int:
         return self._generation
 
@@ -155,6 +178,18 @@ class JavaSourceHost(SourceHost):
     def pid(self) -> int | None:
         """The process of the JVM, for tests and messages."""
         return self._jvm.pid if self._jvm is not None else None
+
+    def _look_at_slot(self) -> None:
+        """Runs in a thread: a database that does not answer delays no row."""
+        pause, is_told = _FIRST_LOOK_SECONDS, False
+        while not self._closing.wait(pause):
+            engine, pause = self._engine, _LOOK_SECONDS
+            facts = {} if engine is None else slot_facts(engine.log)
+            bound = facts.pop("bound", None)
+            self._slot = facts
+            if bound is not None and not is_told:
+                _log.log(*bound_of(self.slot(), bound))
+                is_told = True
 
     def _check(self, what: str, refuse: Callable[[Jvm, Mapping[str, str], str], None]) -> None:
         def check() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -384,7 +384,9 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
 
     def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
         """Each source partition with its offset; how much more there is, no connector tells."""
-        return [PartitionProgress(partition, dumps(offset)) for partition, offset in sorted(self._offsets.items())]
+        facts = self._host.facts() if self._host is not None else {}
+        parts = [PartitionProgress(partition, dumps(offset)) for partition, offset in sorted(self._offsets.items())]
+        return [replace(parts[0], facts=facts), *parts[1:]] if parts else []
 
     def close(self) -> None:
         super().close()

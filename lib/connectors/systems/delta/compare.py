@@ -12,6 +12,7 @@ from ...core import Misconfigured, Problem
 from ...formats.base import WHOLE_TIMES, quoted
 from ...ground import machine
 from ...ground.options import Duration
+from .evolution import reader_options
 from .log_state import source_name
 from .merge_all import MergedTable, merged_tables
 from .sink import TablePlace, known_columns
@@ -39,10 +40,11 @@ _ALTERED: Final = "connectors_altered"
 def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] = (), wait: str = "0s") -> DataFrame:
     """How tables that :func:`~connectors.connect.merge` or :func:`~connectors.connect.merge_all` keep differ from the database.
 
-    ``database`` are the options of ``connectors.jdbc`` that reach it (``url``, ``user``, ``password``), ``target`` is what the
-    merge was given: a table, a schema, or the folder of either; of a schema, ``tables`` names some. Both sides are added up in
-    ranges of keys, and rows are compared only where ranges differ. A row differs if it does so for all of ``wait`` while the
-    database's row stays the same: give more than the pipeline needs from a change to its merge, or 0 for a database at rest.
+    ``database`` are the options of ``connectors.jdbc`` that reach it (``url``, ``user``, ``password``), or the properties of
+    the connector; ``target`` is what the merge was given: a table, a schema, or the folder of either; of a schema, ``tables``
+    names some. Both sides are added up in ranges of keys, and rows are compared only where ranges differ. A row differs if it
+    does so for all of ``wait`` while the database's row stays the same: give more than the pipeline needs from a change to its
+    merge, or 0 for a database at rest.
 
     Returns a row for each table: its name here and its ``source`` there, the ``rows`` of the database and ``target_rows``; the
     rows that are ``missing`` here, ``extra`` (also twice), ``different``, and ``unsettled`` (they changed all the time);
@@ -97,7 +99,7 @@ class _Sides:
         if state is None:
             raise _wrong("target", f"has {table.name}, which no merge has written.")
         self.table, self.state, self.source = table, state, source_name(state.topic)
-        reader = spark.read.format("connectors.jdbc").options(**database).option("dbtable", _exact(self.source))
+        reader = spark.read.format("connectors.jdbc").options(**reader_options(database)).option("dbtable", _exact(self.source))
         rows = table.rows(spark)
         try:
             source = reader.load()

@@ -80,13 +80,16 @@ class Evolution:
 
 def evolution_problems(values: Values) -> Iterator[Problem]:
     """The problems of options with which a table cannot evolve."""
-    policy, url = values["onSchemaChange"], str(values["database"].get("url", ""))
+    policy, url = values["onSchemaChange"], str(reader_options(values["database"]).get("url", ""))
     if policy not in EVOLVE:
         return
     if not url.startswith(("postgresql", "postgres", "jdbc:postgresql")):
         example = '{"url": "jdbc:postgresql://db/shop", "user": …, "password": …}'
         got = f"; got the url {url}" if url else ""
-        text = f"must reach the PostgreSQL of the tables, which alone tells renames (onSchemaChange={policy}): {example}{got}."
+        text = (
+            f"must reach the PostgreSQL of the tables, which alone tells renames (onSchemaChange={policy}): {example}, or the "
+            f"properties of the connector{got}."
+        )
         yield Problem("database", text)
     if values.get("schema"):
         yield Problem("schema", f"must not be given with onSchemaChange={policy}: values with schemas tell the columns.")
@@ -94,11 +97,22 @@ def evolution_problems(values: Values) -> Iterator[Problem]:
         yield Problem("onSchemaChange", f"must not be {policy} with history=true, which keeps the values of all columns.")
 
 
+def reader_options(database: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of ``connectors.jdbc`` that reach ``database``: these, or the properties of a Debezium connector."""
+    if "database.hostname" not in database:
+        return dict(database)
+    scheme = "postgresql" if ".postgresql." in database.get("connector.class", "") else "mysql"
+    host, name = database["database.hostname"], database.get("database.dbname", "")
+    port = f":{database['database.port']}" if "database.port" in database else ""
+    user = {name: database[f"database.{name}"] for name in ("user", "password") if f"database.{name}" in database}
+    return {"url": f"{scheme}://{host}{port}/{name}", **user}
+
+
 def catalog_of(spark: SparkSession, database: Mapping[str, Any], topic: str) -> dict[str, str]:
     """The identities of the columns that the table behind ``topic`` has in PostgreSQL now, by their names."""
     exact = ".".join('"{}"'.format(part.replace('"', '""')) for part in source_name(topic).split("."))
     query = _COLUMNS.format(table=exact.replace("'", "''"))
-    rows = spark.read.format("connectors.jdbc").options(**database).option("query", query).load().collect()
+    rows = spark.read.format("connectors.jdbc").options(**reader_options(database)).option("query", query).load().collect()
     return {row["attname"]: row["identity"] for row in rows}
 
 

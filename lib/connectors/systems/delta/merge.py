@@ -101,7 +101,7 @@ MERGE: Final = Options(
     ),
     database=Json(
         {}, kind=dict,
-        meaning='onSchemaChange=evolve: the options of connectors.jdbc that reach the database: {"url": …, "user": …}',
+        meaning="onSchemaChange=evolve: the database, as options of connectors.jdbc, or as properties of the connector",
     ),
 )  # fmt: skip
 """The options of each table that changes are merged into."""

@@ -53,9 +53,9 @@ def merge_all(
     ``routes`` names tables by the pattern that their ``schema.table`` matches, with groups: ``{"shop\.(.*)": "shop_\1"}``;
     the first pattern counts, and others keep their names. ``on_schema_change`` is ``lenient`` (new columns and wider types
     come, and a column that was dropped stays), ``evolve`` (columns are also renamed and dropped; ``database`` has the options
-    of ``connectors.jdbc`` that reach it), ``try_evolve`` (so, where the database tells which column is which), ``ignore`` (the
-    tables stay as they are) or ``exception`` (the query stops); the table ``_changes`` tells what came. With ``deletes="soft"``
-    rows stay, and ``deleted_at`` says when they were deleted.
+    of ``connectors.jdbc``, or the properties of the connector, that reach it), ``try_evolve`` (so, where the database tells
+    which column is which), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops); the table ``_changes``
+    tells what came. With ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted.
     ``history=True`` keeps all versions of the rows in tables beside (``<table>_history``), and when each of them held.
     Tables are compacted every ``optimize_every`` batches; by default not at all.
 

@@ -1,0 +1,239 @@
+"""The log that PostgreSQL keeps for a slot while a query runs: its size, its end, and that a quiet table lets it go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.connect.host import TaskRecords
+from connectors.connect.java import source_host
+from connectors.connect.java.source_host import JavaSourceHost
+from connectors.core import Fatal, ReadLimit
+from connectors.testing.servers import PostgresServer
+from tests.connect.java_sources import DEBEZIUM, poll, rows_of, started
+from tests.servers import required
+from tests.systems.cdc.shop import Shop
+
+pytestmark = pytest.mark.server
+SEGMENT = 16 << 20
+BUSY = "INSERT INTO busy SELECT n, repeat('x', 1000) FROM generate_series(1, 20000) n"
+"""A transaction of more than 20 MB in a table that nobody captures."""
+SNAPSHOT = {"snapshot_rows", "snapshot_total"}
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_host, "_FIRST_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(source_host, "_LOOK_SECONDS", 0.5)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    database = busy_shop(required(PostgresServer), tmp_path)
+    yield database
+    database.drop()
+
+
+def busy_shop(server: PostgresServer, folder: Path) -> Shop:
+    shop = Shop(server, folder)
+    shop.sql("CREATE TABLE busy (n int, filler text)", "ANALYZE orders")
+    return shop
+
+
+class Reader:
+    """Takes what a host gives, and commits it as Spark does."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, Any] = {}
+        self.groups: dict[str, Any] = {}
+        self.epoch = self.empty = 0
+        self.keys: list[int] = []
+
+    def take(self, host: JavaSourceHost, records: list[TaskRecords]) -> None:
+        for part in records:
+            self.offsets.update(part.offsets)
+            self.groups.update(part.groups)
+            self.empty += not part.rows.num_rows
+        self.keys += [json.loads(row["value"])["payload"]["after"]["id"] for row in rows_of(records)]
+        host.committed(self.epoch)
+
+    def follow(self, host: JavaSourceHost, condition: Any, seconds: float = 30.0) -> None:
+        until = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < until
+            self.epoch += 1
+            self.take(host, host.poll(self.epoch, ReadLimit(), 0.5))
+
+    def state(self) -> dict[str, Any]:
+        return {"offsets": self.offsets, "groups": self.groups}
+
+
+def slot(shop: Shop) -> tuple[int, int]:
+    """How far the slot is: what the server keeps for it, and what it was told is read."""
+    with shop.connect() as connection:
+        query = "SELECT restart_lsn - '0/0', confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s"
+        row = connection.execute(query, (shop.name,)).fetchone()
+    assert row
+    return int(row[0]), int(row[1])
+
+
+def end(shop: Shop) -> int:
+    with shop.connect() as connection:
+        row = connection.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
+    assert row
+    return int(row[0])
+
+
+def bounds(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """What was logged of the bound of the log."""
+    records = [record for record in caplog.records if "(max_slot_wal_keep_size" in record.getMessage()]
+    return [(record.levelno, record.getMessage()) for record in records]
+
+
+def test_the_slot_of_a_quiet_table_moves_while_another_is_busy_also_after_a_start(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader()
+    for life in range(2):
+        with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+            reader.follow(host, lambda: len(reader.keys) >= 200)
+            written, times, reader.empty = end(shop), 0, 0
+            while min(slot(shop)) <= written:
+                assert times < 60
+                shop.sql(BUSY)
+                times, until = times + 1, time.monotonic() + 1
+                reader.follow(host, lambda: time.monotonic() > until)  # noqa: B023 - called at once
+            reader.follow(host, lambda: abs(host.facts().get("slot_lag_bytes", 0) + slot(shop)[0] - end(shop)) < SEGMENT // 16)
+            assert host.facts()["wal_status"] == "reserved"
+            assert SNAPSHOT & host.facts().keys() == (set() if life else SNAPSHOT)
+            shop.sql(f"INSERT INTO orders (id) VALUES ({201 + life})")  # the next start goes on behind a change of a table
+            reader.follow(host, lambda: len(reader.keys) > 200 + life)  # noqa: B023
+        assert 2 <= reader.empty <= times + 2, "each step of the slot is an epoch, and no look is one"
+    assert reader.keys == list(range(1, 203))
+    text = rf"keeps all of its log for the slot {shop.name}/{shop.name} \(max_slot_wal_keep_size=-1\).*may fill"
+    told = bounds(caplog)
+    assert [level for level, line in told if re.search(text, line)] == [logging.WARNING] * 2 == [level for level, _ in told]
+
+
+def test_a_transaction_that_is_open_while_the_slot_moves_comes_whole_and_once(shop: Shop) -> None:
+    """Its first row lies before the position from which a start goes on, its commit behind that."""
+    reader = Reader()
+    with shop.connect() as connection:
+        with started(shop.config(), DEBEZIUM) as host:
+            reader.follow(host, lambda: len(reader.keys) >= 200)
+            connection.execute("BEGIN")
+            connection.execute("INSERT INTO orders (id) VALUES (901)")
+            written = end(shop)
+            shop.sql(BUSY)
+            reader.follow(host, lambda: slot(shop)[1] > written + SEGMENT)
+        with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+            connection.execute("INSERT INTO orders (id) VALUES (902)")
+            connection.execute("COMMIT")
+            reader.follow(host, lambda: len(reader.keys) >= 202)
+    with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+        shop.sql("INSERT INTO orders (id) VALUES (903)")
+        reader.follow(host, lambda: len(reader.keys) >= 203)
+    assert reader.keys == [*range(1, 201), 901, 902, 903]
+
+
+def test_a_snapshot_is_told_and_no_epoch_comes_while_the_database_or_the_query_rests(shop: Shop) -> None:
+    reader = Reader()
+    with started(shop.config(), DEBEZIUM) as host:
+        reader.follow(host, lambda: host.facts().get("snapshot_rows") == host.facts().get("snapshot_total") == 200)
+        reader.follow(host, lambda: not host.facts()["snapshot_runs"])
+        reader.empty, before = 0, end(shop)
+        until = time.monotonic() + 4
+        reader.follow(host, lambda: time.monotonic() > until)
+        assert reader.empty == 0
+        assert end(shop) - before < SEGMENT // 16, "PostgreSQL itself writes a little"
+        assert host.idle_seconds() > 3
+        shop.sql(BUSY)
+        assert len([part for _ in range(8) for part in host.poll(1000, ReadLimit(), 0.5)]) == 1, "nothing is committed"
+
+
+def test_without_heartbeats_the_slot_stands_still_and_its_growth_is_told(shop: Shop) -> None:
+    """Also: where a table has no statistics, nobody knows how many rows a snapshot has."""
+    shop.sql("CREATE TABLE other (id int PRIMARY KEY) WITH (autovacuum_enabled = false)", "INSERT INTO other VALUES (901)")
+    reader, tables = Reader(), "public.orders,public.other"
+    with started(shop.config(heartbeat__interval__ms="0", table__include__list=tables), DEBEZIUM) as host:
+        reader.follow(host, lambda: host.facts().get("snapshot_rows") == 201 and "slot_lag_bytes" in host.facts())
+        assert "snapshot_total" not in host.facts()
+        before, stood = host.facts()["slot_lag_bytes"], slot(shop)
+        for times in (1, 2):
+            shop.sql(BUSY)
+            reader.follow(host, lambda: host.facts()["slot_lag_bytes"] - before > times * SEGMENT)  # noqa: B023 - called at once
+        assert slot(shop) == stood
+
+
+@pytest.mark.soak
+def test_heartbeats_that_a_user_asks_for_come_as_rows_and_the_slot_moves_too(shop: Shop) -> None:
+    with started(shop.config(heartbeat__interval__ms="200"), DEBEZIUM) as host:
+        records = poll(host, 205)
+        written, until = end(shop), time.monotonic() + 30
+        shop.sql(BUSY)
+        while slot(shop)[1] < written + SEGMENT:
+            host.committed(1)
+            records += host.poll(1, ReadLimit(), 0.5)
+            assert time.monotonic() < until
+    assert {row["topic"] for row in rows_of(records)} == {"shop.public.orders", "__debezium-heartbeat.shop"}
+
+
+@contextlib.contextmanager
+def silent(server: PostgresServer) -> Iterator[None]:
+    """The server accepts no connection and refuses none; those that are open go on."""
+    os.kill(server.children[0].pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.children[0].pid, signal.SIGCONT)
+
+
+def test_a_database_that_does_not_answer_and_a_jvm_that_dies_make_the_facts_unknown_and_delay_no_row(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        shop, reader = busy_shop(server, tmp_path), Reader()
+        with started(shop.config(), DEBEZIUM) as host, shop.connect() as connection:
+            reader.follow(host, lambda: len(reader.keys) >= 200)
+            connection.execute("INSERT INTO orders (id) VALUES (899)")
+            reader.follow(host, lambda: 899 in reader.keys and "slot_lag_bytes" in host.facts())
+            with silent(server):
+                reader.follow(host, lambda: "slot_lag_bytes" not in host.facts())
+                for number in range(900, 905):
+                    connection.execute("INSERT INTO orders (id) VALUES (%s)", (number,))
+                    begin = time.monotonic()
+                    reader.follow(host, lambda: number in reader.keys)  # noqa: B023 - called at once
+                    host.facts()
+                    assert time.monotonic() - begin < 2.5
+            reader.follow(host, lambda: "slot_lag_bytes" in host.facts())
+            os.kill(host.pid or 0, signal.SIGKILL)
+            shop.sql(BUSY)
+            reader.follow(host, lambda: host.facts().get("slot_lag_bytes", 0) > SEGMENT)
+            assert reader.keys == [*range(1, 201), *range(899, 905)]
+
+
+def test_a_slot_that_is_lost_while_the_query_runs_is_told_with_the_ways_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "connectors.connect")
+    with PostgresServer(max_slot_wal_keep_size="16MB", min_wal_size="32MB", max_wal_size="64MB") as server:
+        shop = busy_shop(server, tmp_path)
+        with started(shop.config(heartbeat__interval__ms="0"), DEBEZIUM) as host:
+            reader = Reader()
+            reader.follow(host, lambda: "slot_lag_bytes" in host.facts())
+            for _ in range(5):
+                shop.sql(BUSY, "CHECKPOINT")
+            with pytest.raises(Fatal, match=r"has lost its log .*max_slot_wal_keep_size; the recorded position is 0/") as lost:
+                reader.follow(host, lambda: False)
+        assert "begin with a new snapshot" in str(lost.value)
+    ((level, line),) = bounds(caplog)
+    assert level == logging.INFO
+    assert re.search("keeps up to 16MB of its log for the slot .*a new snapshot is needed", line)
