@@ -252,20 +252,22 @@ class _Difference:
     def _look_at_rest(self) -> None:
         """Looks at the columns that keep their names, or that the newest record does not have."""
         told = self._columns()
-        newest, unknown = told[-1], []
+        newest, unknown = told[-1], list[str]()
+        alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
+        for own in told:
+            if alive - own.keys():  # the other names may be those that these columns had for a time
+                self.lost += [name for lower, name in own.items() if lower not in alive]
         for lower, name in {lower: name for part in (*told, self.known) for lower, name in part.items()}.items():
             identity = self.identities.get(lower)
-            present = self.names.get(identity or "")
-            if lower in newest:
-                if identity not in (None, self.current.get(lower, identity)):
-                    self.lost.append(name)  # another column has its name: nobody knows of which the record tells
-            elif identity and not present:
-                is_anew = lower in self.current and any(lower in own for own in told)
-                (self.lost if is_anew else self.drops).append(name)
-            elif identity and present != lower and self.new:
-                self.lost.append(name)  # the record may have it by a name for a time
-            elif identity or lower in self.current:
+            present, is_anew = self.names.get(identity or ""), identity not in (None, self.current.get(lower, identity))
+            if (is_anew and any(lower in own for own in told)) or (present in newest and lower not in newest):
+                self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
+            elif lower in newest:
+                continue
+            elif present or (lower in self.current and not identity):
                 self.kept.append(name)
+            elif identity:
+                self.drops.append(name)
             else:
                 unknown.append(name)
         guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
