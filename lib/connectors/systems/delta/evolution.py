@@ -43,11 +43,12 @@ class Evolution:
     drops: Sequence[str] = ()
     replaced: Sequence[str] = ()
     kept: Sequence[str] = ()
+    present: Set[str] = frozenset()
 
     def names(self, schema: Sequence[str]) -> list[str | None]:
         """The names that the columns of records of ``schema`` have here; ``None`` for those that are gone."""
         gone = {name.lower() for name in self.drops}
-        return [None if name.lower() in gone else name for name in _told(schema, self.aliases)]
+        return [None if name.lower() in gone else name for name in _told(schema, self.aliases, self.present)]
 
     def types(self, types: Mapping[str, Any]) -> dict[str, Any]:
         """The types of the table's columns, by their names in lower case, behind the evolution."""
@@ -125,11 +126,11 @@ def evolution_of(
     not explain is an error if ``is_strict``; else columns stay and come as with ``lenient``.
     """
     known, newest = {*map(str.lower, state.columns)}, [*map(str.lower, schemas[-1])]
-    is_old = [*map(str.lower, _told(newest, state.aliases))] != newest
-    unchanged = Evolution(state.aliases, state.identities)
+    is_old = [*map(str.lower, _told(newest, state.aliases, known))] != newest
+    unchanged = Evolution(state.aliases, state.identities, present=known)
     if not {*map(str.lower, state.keys)} <= {*newest}:  # the merge refuses another key
         return unchanged
-    if state.identities and not is_old and all({*map(str.lower, _told(own, state.aliases))} == known for own in schemas):
+    if state.identities and not is_old and all({*map(str.lower, _told(own, state.aliases, known))} == known for own in schemas):
         return unchanged
     current = {name.lower(): identity for name, identity in catalog().items()}
     if not current and (state.identities or not is_strict):  # the table was dropped
@@ -146,9 +147,11 @@ def evolution_of(
     return difference.evolution()
 
 
-def _told(schema: Sequence[str], aliases: Mapping[str, str]) -> list[str]:
-    """The columns of the table that records of ``schema`` tell."""
+def _told(schema: Sequence[str], aliases: Mapping[str, str], present: Set[str]) -> list[str]:
+    """The columns of the table that records of ``schema`` tell; where that is ``present``, no name is a former one."""
     own = {*map(str.lower, schema)}
+    if own == present:
+        return list(schema)
     return [aliases[name.lower()] if _is_former(name.lower(), own, aliases) else name for name in schema]
 
 
@@ -177,25 +180,22 @@ class _Difference:
         self.drops: list[str] = []
         self.kept: list[str] = []
         self.lost: list[str] = []
-        newest = {*map(str.lower, schemas[-1])}
-        self.aliases = {
-            alias: name
-            for alias, name in state.aliases.items()
-            if not (alias in newest and _is_former(alias, newest, state.aliases) and self._is_present(alias, name, newest))
-        }
+        self.aliases = dict(state.aliases)
         while self._rename_one():
             pass
         self.new = {lower: name for lower, name in self._columns()[-1].items() if lower not in self.known}
         self._look_at_rest()
+        self._look_at_records()
 
     def evolution(self) -> Evolution:
         if self.lost:
-            columns = _told(self.schemas[-1], self.state.aliases)
-            return Evolution(self.state.aliases, self._identities_of(columns, self.identities))
+            columns = _told(self.schemas[-1], self.state.aliases, self.current.keys())
+            identities = self._identities_of(columns, self.identities)
+            return Evolution(self.state.aliases, identities, present=self.current.keys())
         others = {*map(str.lower, self.renames.values()), *(self.new.keys() & self.current.keys())}
         replaced = [name for name in self.state.orphans if name.lower() in others]
         identities = self._identities_of([*self._columns()[-1].values(), *self.kept], self.identities)
-        return Evolution(self.aliases, identities, self.renames, self.drops, replaced, self.kept)
+        return Evolution(self.aliases, identities, self.renames, self.drops, replaced, self.kept, self.current.keys())
 
     def error(self) -> Fatal:
         """The error of a table that cannot follow."""
@@ -209,7 +209,7 @@ class _Difference:
 
     def _columns(self) -> list[dict[str, str]]:
         """The columns of the table that the records of each schema tell, by their names in lower case."""
-        return [{name.lower(): name for name in _told(schema, self.aliases)} for schema in self.schemas]
+        return [{name.lower(): name for name in _told(schema, self.aliases, self.current.keys())} for schema in self.schemas]
 
     def _identities_of(self, columns: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
         """The identities of ``columns``. The catalog tells those that are not ``known``, unless it is ahead of the log."""
@@ -222,11 +222,6 @@ class _Difference:
         names = [] if self.state.columns else self.schemas[0]
         found = {name.lower(): (self.current.get(name.lower(), ""), place) for place, name in enumerate(names, 1)}
         return {name: identity for name, (identity, place) in found.items() if number_of(identity) == place}
-
-    def _is_present(self, alias: str, name: str, newest: Set[str]) -> bool:
-        """True if ``alias``, a former name of the column ``name``, is that of another column now, or its own again."""
-        present = self.names.get(self.identities.get(name.lower(), ""), alias)
-        return newest == self.current.keys() or (alias in self.current and present == alias)
 
     def _rename_one(self) -> bool:
         """Renames a column whose present name the records tell. False if there is none."""
@@ -253,14 +248,12 @@ class _Difference:
         """Looks at the columns that keep their names, or that the newest record does not have."""
         told = self._columns()
         newest, unknown = told[-1], list[str]()
-        alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
-        for own in told:
-            if alive - own.keys():  # the other names may be those that these columns had for a time
-                self.lost += [name for lower, name in own.items() if lower not in alive]
         for lower, name in {lower: name for part in (*told, self.known) for lower, name in part.items()}.items():
             identity = self.identities.get(lower)
             present, is_anew = self.names.get(identity or ""), identity not in (None, self.current.get(lower, identity))
-            if (is_anew and any(lower in own for own in told)) or (present in newest and lower not in newest):
+            is_told = [lower in own for own in told]
+            is_anew |= bool(identity) and not present and is_told != sorted(is_told, reverse=True)
+            if (is_anew and any(is_told)) or (present in newest and lower not in newest):
                 self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
             elif lower in newest:
                 continue
@@ -272,6 +265,17 @@ class _Difference:
                 unknown.append(name)
         guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
         (self.lost if self.new or self.renames or guesses else self.drops).extend(unknown)
+
+    def _look_at_records(self) -> None:
+        """Looks whether records can have the columns that their names stand for."""
+        alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
+        for own in self._columns():
+            if alive - own.keys():  # the other names may be those that these columns had for a time
+                self.lost += [name for lower, name in own.items() if lower not in alive]
+            identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in own))
+            numbers = [*map(number_of, identities)]
+            if numbers != sorted(numbers):  # records have columns in the order of their numbers
+                self.lost += own.values()
 
 
 def number_of(identity: str) -> int:
