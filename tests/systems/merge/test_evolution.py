@@ -153,6 +153,10 @@ def test_names_that_move_on_lead_on() -> None:
     assert [named(first, schema) for schema in ("id a b", "id b c")] == ["id b c", "id b c"]
     third = evolved(after, "id c a", "id c a")
     assert (third.renames, named(third, "id c a")) == ({"c": "a", "b": "c"}, "id c a")
+    moved = evolved(before, "id x a", "id x a")
+    round_ = evolved(moved.state(before), "id b a x", "id b a x")
+    assert (moved.renames, round_.renames) == ({"a": "x", "b": "a"}, {"x": "b"})
+    assert named(round_, "id b a x") == "id b a x"
 
 
 def test_a_new_table_knows_its_numbers_if_no_column_went_before() -> None:

@@ -140,8 +140,13 @@ def _told(schema: Sequence[str], aliases: Mapping[str, str]) -> list[str]:
 
 def _is_former(name: str, schema: Set[str], aliases: Mapping[str, str]) -> bool:
     """True if ``name`` is a former one in ``schema``; beside the column that had it, it is another column's."""
-    new = aliases.get(name, "").lower()
-    return name in aliases and (new not in schema or _is_former(new, schema - {name}, aliases))
+    passed = set[str]()
+    while name in aliases and name not in passed:
+        passed.add(name)
+        name = aliases[name].lower()
+        if name not in schema:
+            return True
+    return False
 
 
 class _Difference:
