@@ -85,12 +85,21 @@ def test_numbers_tell_what_became_of_a_column(
         (state(a="", b=""), "id - a", ["id a"]),
         (state(), "id p q", ["id x y"]),
         (state(id="8.1", a="8.2", b="8.3"), "id a z", ["id a z"]),
+        (state(), "id a q z", ["id a z"]),
+        (state(), "id a b", ["id x b", "id a b"]),
+        (state(), "id a b", ["id x b"]),
+        (state(), "id a b x", ["id x b"]),
+        (state(), "id - b a", ["id x b a"]),
+        (state(a="", b=""), "id - a", ["id b"]),
     ],
     ids=["a number that nobody knows", "a column that came and changed its name",
          "a name for a time beside a drop", "an order that the names refute", "the name of a column that was dropped",
          "a column that was made anew in a batch", "and before a record that is older", "names that moved on before a new one",
          "a new column beside a name for a time that the connector leaves out", "a name that another column had for a time",
-         "numbers from before a drop", "names for a time", "a table that was made anew"],
+         "numbers from before a drop", "names for a time", "a table that was made anew",
+         "a new column behind the one that is left out", "a name that a column had for a time in the batch", "and at the end of one",
+         "a new column in the place of an older one", "a former name that may be that of another one",
+         "a name of the catalog that another column may have"],
 )  # fmt: skip
 def test_what_nobody_can_know_stops_a_table_or_leaves_it_as_it_is(before: LogState, catalog: str, schemas: list[str]) -> None:
     with pytest.raises(Fatal, match=r"nobody can say whether .* was .* before[\s\S]*try_evolve"):
@@ -131,6 +140,7 @@ def test_former_names_lead_to_a_column_until_another_one_has_them() -> None:
     assert (other.drops, named(other, "id a b"), named(other, "id a m")) == (["m"], "id a b", "id a -")
     gone = evolved(after, "id a -", "id a b", "id a")
     assert (gone.drops, named(gone, "id a b"), gone.state(after).aliases) == (["m"], "id a -", {})
+    assert gone.state(after).orphans == ("b", "m")
 
 
 def test_names_that_move_on_lead_on() -> None:
@@ -141,6 +151,10 @@ def test_names_that_move_on_lead_on() -> None:
     assert [named(first, schema) for schema in ("id a b", "id b c")] == ["id b c", "id b c"]
     third = evolved(after, "id c a", "id c a")
     assert (third.renames, named(third, "id c a")) == ({"c": "a", "b": "c"}, "id c a")
+    moved = evolved(before, "id x a", "id x a")
+    round_ = evolved(moved.state(before), "id b a x", "id b a x")
+    assert (moved.renames, round_.renames) == ({"a": "x", "b": "a"}, {"x": "b"})
+    assert named(round_, "id b a x") == "id b a x"
 
 
 def test_a_new_table_knows_its_numbers_if_no_column_went_before() -> None:
@@ -150,6 +164,16 @@ def test_a_new_table_knows_its_numbers_if_no_column_went_before() -> None:
     assert evolved(fresh, "id a q", "id a b").identities == {"id": "9.1", "a": "9.2"}
     assert evolved(fresh, "id - q a", "id a b").identities == {"id": "9.1"}, "the catalog is ahead of the log"
     assert evolved(fresh, "id a", "id a b", "id a").drops == ["b"]
+    assert evolved(fresh, "", "id a b", is_strict=False).identities == {}, "the table was dropped"
+
+
+def test_records_that_come_again_with_columns_that_are_gone_stop_no_table() -> None:
+    before = replace(state("id a c", c="9.4"), orphans=("b",))
+    again = evolved(before, "id a - c", "id a b")
+    assert (again.renames, again.drops, again.kept) == ({}, [], ["c"])
+    assert evolved(before, "id a - c", "id a b", "id a c").drops == ["b"]
+    between = replace(state("id b a", b="9.3", a=""), orphans=("x",))
+    assert evolved(between, "id - b", "id x b").drops == ["a"]
 
 
 def test_what_a_crash_left_is_no_change_of_another_column() -> None:

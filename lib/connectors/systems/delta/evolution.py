@@ -257,10 +257,12 @@ class _Difference:
                 self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
             elif lower in newest:
                 continue
-            elif present or (lower in self.current and not identity):
+            elif present:
                 self.kept.append(name)
             elif identity:
                 self.drops.append(name)
+            elif lower in self.current:
+                (self.kept if newest.keys() <= self.current.keys() else self.lost).append(name)
             else:
                 unknown.append(name)
         guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
