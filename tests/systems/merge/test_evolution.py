@@ -97,7 +97,7 @@ def test_numbers_tell_what_became_of_a_column(
          "a column that was made anew in a batch", "and before a record that is older", "names that moved on before a new one",
          "a new column beside a name for a time that the connector leaves out", "a name that another column had for a time",
          "numbers from before a drop", "names for a time", "a table that was made anew",
-         "a new column behind the one that is left out", "a name that a column had for a time in the batch", "and at the end of one",
+         "a new column behind the one that is left out", "a name that a column had for a time in the batch", "and at its end",
          "a new column in the place of an older one", "a former name that may be that of another one",
          "a name of the catalog that another column may have"],
 )  # fmt: skip
