@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
@@ -199,14 +198,14 @@ def changes_of(
     plain: StructType | None,
     known: Mapping[str, Any] | None = None,
     fills: Mapping[str, Any] | None = None,
-    names: Mapping[str, str | None] = MappingProxyType({}),
+    names: Callable[[Sequence[str]], Sequence[str | None]] = list,
 ) -> Changes:
     """The changes that ``records``, all of one topic, hold, whose values have ``schemas``.
 
     ``plain`` is the schema of values that carry none. ``known`` are the columns of the table: a column keeps its type there
     unless a wider one holds all values of both. ``fills`` are the user's values, as JSON, of rows that are older than a
-    column. ``names`` are the table's names, by those in lower case, of columns that have another one here; ``None`` leaves
-    a column out. Raises :class:`Misconfigured` where the form does not tell all there is to know.
+    column. ``names`` tells the table's names of the columns of a row; ``None`` leaves a column out. Raises
+    :class:`Misconfigured` where the form does not tell all there is to know.
     """
     from pyspark.sql import functions as F
 
@@ -390,13 +389,17 @@ def _exact_type(form: _Form) -> StructType:
 
 
 def _united(
-    parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any], names: Mapping[str, str | None]
+    parts: Sequence[_Part],
+    known: Mapping[str, Any],
+    fills: Mapping[str, Any],
+    names: Callable[[Sequence[str]], Sequence[str | None]],
 ) -> Changes:
     """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
-    spelling = {column.name.lower(): column.name for part in parts for column in part.form.row} | dict(names)
-    rows = [_row(part, spelling) for part in parts]
+    named = [list(zip(names([column.name for column in part.form.row]), part.form.row, strict=True)) for part in parts]
+    spelling = {name.lower(): name for columns in named for name, _ in columns if name is not None}
+    rows = [_row(columns, spelling) for columns in named]
     types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
     first = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
     defaults = {
@@ -425,13 +428,13 @@ def _united(
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
-    declared = {name: column.type.simpleString() for name, column in _row(parts[-1], spelling).items()}
+    declared = {name: column.type.simpleString() for name, column in rows[-1].items()}
     return Changes(whole, types, declared, frozenset(gaps), defaults, required, order, is_envelope, names_log)
 
 
-def _row(part: _Part, spelling: Mapping[str, str | None]) -> dict[str, ChangeColumn]:
-    """The columns of ``part`` by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
-    columns = [(name, column) for column in part.form.row if (name := spelling[column.name.lower()]) is not None]
+def _row(named: Sequence[tuple[str | None, ChangeColumn]], spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
+    """The ``named`` columns by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
+    columns = [(spelling[name.lower()], column) for name, column in named if name is not None]
     row = dict(columns)
     return row if len(row) == len(columns) else {column.name: column for _, column in columns}  # an error of Spark
 

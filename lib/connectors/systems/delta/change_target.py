@@ -11,6 +11,7 @@ from ...core import Misconfigured, Problem
 from ...formats.base import quoted
 from ...ground.options import Values
 from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_value
+from .evolution import EVOLVE
 from .log_state import STATE_PROPERTY, LogState
 from .sink import PROPERTIES, TablePlace, known_columns
 
@@ -84,7 +85,9 @@ class ChangeTarget:
         if _FILL in properties:
             self.fill(spark, json.loads(bytes.fromhex(properties[_FILL])))
         if _EVOLUTION in properties:
-            self._alter(spark, **json.loads(bytes.fromhex(properties[_EVOLUTION])))
+            steps = json.loads(bytes.fromhex(properties[_EVOLUTION]))
+            # a column that Delta does not drop, such as one that partitions the table, stays without evolve
+            self._alter(spark, [step for step in steps if len(step) > 1 or self.values["onSchemaChange"] in EVOLVE])
 
     def create(self, spark: SparkSession, types: Mapping[str, Any]) -> None:
         """Makes the table."""
@@ -119,7 +122,7 @@ class ChangeTarget:
         if (default := changes.defaults.get(name)) is not None:
             text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
             fill = {"column": name, "kind": kind, "text": text}
-            self._set_properties(spark, {_FILL: json.dumps(fill).encode().hex()})
+            self._set_properties(spark, {_FILL: _hexadecimal(fill)})
         spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {kind})")
         if fill is not None:
             self.fill(spark, fill)
@@ -139,23 +142,21 @@ class ChangeTarget:
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
-    def evolve(self, spark: SparkSession, state: LogState, renames: Mapping[str, str], drops: Sequence[str]) -> None:
-        """Renames and drops columns. The table remembers ``state`` and what is to be done, until that is done."""
-        work: Any = {"renames": dict(renames), "drops": list(drops)}
-        self._set_properties(spark, {STATE_PROPERTY: state.text(), _EVOLUTION: json.dumps(work).encode().hex()})
+    def evolve(self, spark: SparkSession, state: LogState, steps: Sequence[Sequence[str]]) -> None:
+        """Drops and renames columns. The table remembers ``state`` and the ``steps`` that are left, until all are done."""
+        self._set_properties(spark, {STATE_PROPERTY: state.text(), _EVOLUTION: _hexadecimal(steps)})
         self.state = state
-        self._alter(spark, **work)
+        self._alter(spark, steps)
 
-    def _alter(self, spark: SparkSession, renames: Mapping[str, str], drops: Sequence[str]) -> None:
+    def _alter(self, spark: SparkSession, steps: Sequence[Sequence[str]]) -> None:
         """Does what an earlier run, or this one, has begun. Delta writes no file anew: its columns get names of their own."""
-        columns = {column.lower(): quoted(column) for column in spark.table(self.sql).columns}
         self._set_properties(spark, {"delta.columnMapping.mode": "name"})
-        for name in drops:
-            if column := columns.get(name.lower()):
-                spark.sql(f"ALTER TABLE {self.sql} DROP COLUMN {column}")
-        for old, new in renames.items():
-            if column := columns.get(old.lower()):
-                spark.sql(f"ALTER TABLE {self.sql} RENAME COLUMN {column} TO {quoted(new)}")
+        for number, (name, *new) in enumerate(steps, 1):
+            if name.lower() in map(str.lower, spark.table(self.sql).columns):
+                action = f"RENAME COLUMN {quoted(name)} TO {quoted(new[0])}" if new else f"DROP COLUMN {quoted(name)}"
+                spark.sql(f"ALTER TABLE {self.sql} {action}")
+            if left := steps[number:]:  # another column may have the name by then
+                self._set_properties(spark, {_EVOLUTION: _hexadecimal(left)})
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
         self._read_types(spark)
 
@@ -231,6 +232,10 @@ class ChangeTarget:
     def _set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         texts = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({texts})")
+
+
+def _hexadecimal(work: Any) -> str:
+    return json.dumps(work).encode().hex()
 
 
 def deletions_of(table: TablePlace) -> TablePlace:

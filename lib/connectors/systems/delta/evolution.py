@@ -7,7 +7,7 @@ only when the log has it no more, and the records of the time before keep their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,42 +31,52 @@ _COLUMNS: Final = (
 class Evolution:
     """What becomes of a table in a batch.
 
-    ``renames`` are new names by old ones, ``drops`` columns that go, and ``kept`` those that the newest record does not have
-    and the database does: the record is older than they are. ``passing`` are columns that came and went in the batch, in lower
-    case. ``aliases`` and ``identities`` are those of the state behind it.
+    ``renames`` are new names by old ones, one behind the other, ``drops`` columns that go, also those that came in the batch,
+    ``replaced`` columns that the source dropped before and whose names others have now, and ``kept`` those that the newest
+    record does not have and the database does: the record is older than they are. ``aliases`` and ``identities`` are those of
+    the state behind it.
     """
 
     aliases: Mapping[str, str]
     identities: Mapping[str, str]
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Sequence[str] = ()
+    replaced: Sequence[str] = ()
     kept: Sequence[str] = ()
-    passing: Sequence[str] = ()
+    present: Set[str] = frozenset()
 
-    @property
-    def names(self) -> dict[str, str | None]:
-        """The names that columns of the records have here, by their own in lower case; ``None`` for those that are gone."""
-        return {**self.aliases, **dict.fromkeys((*self.passing, *map(str.lower, self.drops)))}
+    def names(self, schema: Sequence[str]) -> list[str | None]:
+        """The names that the columns of records of ``schema`` have here; ``None`` for those that are gone."""
+        gone = {name.lower() for name in self.drops}
+        return [None if name.lower() in gone else name for name in _told(schema, self.aliases, self.present)]
 
     def types(self, types: Mapping[str, Any]) -> dict[str, Any]:
         """The types of the table's columns, by their names in lower case, behind the evolution."""
         names = {old.lower(): new.lower() for old, new in self.renames.items()}
-        dropped = {name.lower() for name in self.drops}
-        return {names.get(name, name): kind for name, kind in types.items() if name not in dropped}
+        gone = {name.lower() for name in (*self.drops, *self.replaced)}
+        return {names.get(name, name): kind for name, kind in types.items() if name not in gone}
+
+    def steps(self, types: Mapping[str, Any]) -> list[list[str]]:
+        """What is to be done in a table that has columns of ``types``: a column that goes, or one and its new name."""
+        gone = [[name] for name in (*self.drops, *self.replaced) if name.lower() in types]
+        return gone + [[old, new] for old, new in self.renames.items() if old.lower() in types]
 
     def state(self, state: LogState) -> LogState:
         """The state of the table behind the evolution; what it declares is what it did, by the new names."""
-        columns = {self.renames.get(name, name): kind for name, kind in state.columns.items()}
-        orphans = tuple(sorted(self.renames.get(name, name) for name in state.orphans))
-        return replace(state, columns=columns, orphans=orphans, aliases=self.aliases, identities=self.identities)
+        columns = {self.renames.get(name, name): kind for name, kind in state.columns.items() if name not in self.drops}
+        aliases = {alias: name for alias, name in self.aliases.items() if name not in self.drops}
+        orphans = tuple(sorted({*state.orphans, *self.drops, *(self.aliases.keys() - aliases.keys())}))
+        return replace(state, columns=columns, orphans=orphans, aliases=aliases, identities=self.identities)
 
     def declared(self, changes: Changes, state: LogState | None) -> dict[str, str]:
         """The columns of the source, also those that the newest of ``changes`` is older than."""
         known = {**(state.columns if state else {}), **{name: kind.simpleString() for name, kind in changes.columns.items()}}
         return {**changes.declared, **{name: known[name] for name in self.kept}}
 
-    def alterations(self) -> list[Alteration]:
-        return [Alteration("rename.column", new, old, new) for old, new in self.renames.items()]
+    def alterations(self, state: LogState) -> list[Alteration]:
+        """What the table of ``state`` follows."""
+        renames = [Alteration("rename.column", new, old, new) for old, new in self.renames.items() if old in state.columns]
+        return renames + [Alteration("drop.column", name, state.columns[name]) for name in self.drops if name in state.columns]
 
 
 def evolution_problems(values: Values) -> Iterator[Problem]:
@@ -82,6 +92,8 @@ def evolution_problems(values: Values) -> Iterator[Problem]:
             f"properties of the connector{got}."
         )
         yield Problem("database", text)
+    if values.get("schema"):
+        yield Problem("schema", f"must not be given with onSchemaChange={policy}: values with schemas tell the columns.")
     if values["history"]:
         yield Problem("onSchemaChange", f"must not be {policy} with history=true, which keeps the values of all columns.")
 
@@ -113,109 +125,161 @@ def evolution_of(
     ``catalog`` tells the identities of the database's columns; it is asked only where records and table differ. What it does
     not explain is an error if ``is_strict``; else columns stay and come as with ``lenient``.
     """
-    names = [{*map(str.lower, schema)} for schema in schemas]
-    aliases = {
-        alias: name for alias, name in state.aliases.items() if not any({alias, name.lower()} <= own for own in names)
-    }
-    known = {name.lower(): name for name in state.columns}
-    is_old = bool(names[-1] & aliases.keys())
-    if state.identities and not is_old and all(_told(schema, aliases).keys() == known.keys() for schema in schemas):
-        return Evolution(aliases, state.identities)
+    known, newest = {*map(str.lower, state.columns)}, [*map(str.lower, schemas[-1])]
+    is_old = [*map(str.lower, _told(newest, state.aliases, known))] != newest
+    unchanged = Evolution(state.aliases, state.identities, present=known)
+    if not {*map(str.lower, state.keys)} <= {*newest}:  # the merge refuses another key
+        return unchanged
+    if state.identities and not is_old and all({*map(str.lower, _told(own, state.aliases, known))} == known for own in schemas):
+        return unchanged
     current = {name.lower(): identity for name, identity in catalog().items()}
-    if not current and state.identities:  # the table was dropped
-        return Evolution(aliases, state.identities)
+    if not current and (state.identities or not is_strict):  # the table was dropped
+        return unchanged
     if not current:
-        text = f"has no table {source_name(state.topic)}, the source of {state.topic}."
+        text = (
+            f"has no table {source_name(state.topic)}, the source of {state.topic}. If it was dropped, "
+            "onSchemaChange=try_evolve merges what the log still has of it."
+        )
         raise Misconfigured(NAME, [Problem("database", text)])
-    aliases = {alias: name for alias, name in aliases.items() if alias not in names[-1] or alias not in current}
-    told = [_told(schema, aliases) for schema in schemas]
-    change = _Difference(known or told[0], told, state, current)
-    if change.lost:
-        if is_strict:
-            raise change.error(state.topic)
-        return Evolution(aliases, _identities(told[-1], state.identities, current))
-    aliases = {alias: change.renames.get(name, name) for alias, name in aliases.items() if name not in change.drops}
-    aliases |= {old.lower(): new for old, new in change.renames.items()}
-    aliases = {alias: name for alias, name in aliases.items() if alias not in told[-1]}
-    identities = {change.renames.get(name, name).lower(): state.identities.get(name.lower(), "") for name in known.values()}
-    columns = [name.lower() for name in (*told[-1].values(), *change.kept)]
-    passing = [name.lower() for name in change.drops if name.lower() not in known]
-    drops = [name for name in change.drops if name.lower() in known]
-    return Evolution(
-        aliases, _identities(columns, identities, current), change.renames, drops, change.kept, passing
-    )
+    difference = _Difference(state, schemas, current)
+    if difference.lost and is_strict:
+        raise difference.error()
+    return difference.evolution()
 
 
-def _told(schema: Sequence[str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """The columns of the table that records of ``schema`` tell, by their names in lower case."""
-    columns = (aliases.get(name.lower(), name) for name in schema)
-    return {name.lower(): name for name in columns}
+def _told(schema: Sequence[str], aliases: Mapping[str, str], present: Set[str]) -> list[str]:
+    """The columns of the table that records of ``schema`` tell; where that is ``present``, no name is a former one."""
+    own = {*map(str.lower, schema)}
+    if own == present:
+        return list(schema)
+    return [aliases[name.lower()] if _is_former(name.lower(), own, aliases) else name for name in schema]
 
 
-def _identities(columns: Iterable[str], known: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str]:
-    """The identities of ``columns``: those that are ``known`` already, since the catalog may be ahead of the log."""
-    return {name: identity for name in columns if (identity := known.get(name) or current.get(name, ""))}
+def _is_former(name: str, schema: Set[str], aliases: Mapping[str, str]) -> bool:
+    """True if ``name`` is a former one in ``schema``; beside the column that had it, it is another column's."""
+    new = aliases.get(name, "").lower()
+    return name in aliases and (new not in schema or _is_former(new, schema - {name}, aliases))
 
 
 class _Difference:
-    """What becomes of the columns that the newest record does not have.
+    """What becomes of columns whose names in the records, in the table and in the database differ.
 
     ``renames``, ``drops`` and ``kept`` are those of :class:`Evolution`. ``lost`` are columns of which nobody can know what they
     are now, and ``new`` those of the newest record that are no column's new name.
     """
 
-    def __init__(
-        self, known: Mapping[str, str], told: Sequence[Mapping[str, str]], state: LogState, current: Mapping[str, str]
-    ) -> None:
-        newest, names = told[-1], {identity: name for name, identity in current.items()}
-        self.new = {lower: name for lower, name in newest.items() if lower not in known}
+    def __init__(self, state: LogState, schemas: Sequence[Sequence[str]], current: Mapping[str, str]) -> None:
+        self.state, self.schemas, self.current = state, schemas, current
+        self.names = {identity: name for name, identity in current.items()}
+        tables = {identity.partition(".")[0] for identity in self.names}  # another one than before if it was made anew
+        self.identities = self._first_identities() | {
+            name: known for name, known in state.identities.items() if known.partition(".")[0] in tables
+        }
+        self.known = {name.lower(): name for name in state.columns or schemas[0]}
+        self.renames: dict[str, str] = {}
         self.drops: list[str] = []
         self.kept: list[str] = []
-        unknown: list[str] = []
-        there: dict[str, str] = {}
-        columns = {lower: name for part in (known, *told) for lower, name in part.items()}
-        for lower, name in columns.items():
-            identity = state.identities.get(lower)
-            if lower in newest or name in state.keys:
-                continue
-            if lower in current and identity in (None, current[lower]):
-                self.kept.append(name)
-            elif identity is None:
-                unknown.append(name)
-            elif identity in names:
-                there[name] = identity
-            else:
-                self.drops.append(name)
-        self.renames = self._renames(there, names)
-        new = {name.lower() for name in self.renames.values()}
-        wrong = [
-            name
-            for name, identity in there.items()
-            if names[identity] in newest and self.renames.get(name, "").lower() != names[identity]
-        ]
-        for name in new:
-            del self.new[name]
-        self.lost = wrong or ([name for name in there if name not in self.renames] if self.new else [])
-        if self.new or self.renames:
-            self.lost += unknown
-        elif not self.lost:
-            self.drops += unknown
+        self.lost: list[str] = []
+        self.aliases = dict(state.aliases)
+        while self._rename_one():
+            pass
+        self.new = {lower: name for lower, name in self._columns()[-1].items() if lower not in self.known}
+        self._look_at_rest()
+        self._look_at_records()
 
-    def _renames(self, there: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-        """The new names of columns that are ``there`` with these identities: the present one, or one that they had for a time.
+    def evolution(self) -> Evolution:
+        if self.lost:
+            columns = _told(self.schemas[-1], self.state.aliases, self.current.keys())
+            identities = self._identities_of(columns, self.identities)
+            return Evolution(self.state.aliases, identities, present=self.current.keys())
+        others = {*map(str.lower, self.renames.values()), *(self.new.keys() & self.current.keys())}
+        replaced = [name for name in self.state.orphans if name.lower() in others]
+        identities = self._identities_of([*self._columns()[-1].values(), *self.kept], self.identities)
+        return Evolution(self.aliases, identities, self.renames, self.drops, replaced, self.kept, self.current.keys())
 
-        Then only the order tells: records have the columns by their numbers, and those that were added later behind them.
-        """
-        present = {name: self.new[names[identity]] for name, identity in there.items() if names[identity] in self.new}
-        if len(present) == len(there) or self.drops or len(there) > len(self.new):
-            return present
-        return dict(zip(sorted(there, key=lambda name: int(there[name].rpartition(".")[2])), self.new.values(), strict=False))
-
-    def error(self, topic: str) -> Fatal:
+    def error(self) -> Fatal:
         """The error of a table that cannot follow."""
-        new = " or ".join((*self.new.values(), *self.renames.values())) or "another column"
+        new = [name for name in (*self.new.values(), *self.renames.values()) if name not in self.lost]
+        names = f"{' or '.join(new) or 'another column'} was {' or '.join(dict.fromkeys(self.lost))} before"
         return Fatal(
-            f"the table behind {topic} has no {', '.join(self.lost)} any more, and nobody can say whether {new} was it before",
+            f"the columns of the table behind {self.state.topic} are others now, and nobody can say whether {names}",
             connector=NAME,
             way_out="give onSchemaChange=try_evolve, which keeps columns and adds new ones, and take a new snapshot then",
         )
+
+    def _columns(self) -> list[dict[str, str]]:
+        """The columns of the table that the records of each schema tell, by their names in lower case."""
+        return [{name.lower(): name for name in _told(schema, self.aliases, self.current.keys())} for schema in self.schemas]
+
+    def _identities_of(self, columns: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
+        """The identities of ``columns``. The catalog tells those that are not ``known``, unless it is ahead of the log."""
+        names = [name.lower() for name in columns]
+        current = self.current if self.current.keys() >= {*names} else {}
+        return {name: identity for name in names if (identity := known.get(name) or current.get(name, ""))}
+
+    def _first_identities(self) -> dict[str, str]:
+        """The identities of columns of a new table that have the numbers of their places: none went before them."""
+        names = [] if self.state.columns else self.schemas[0]
+        found = {name.lower(): (self.current.get(name.lower(), ""), place) for place, name in enumerate(names, 1)}
+        return {name: identity for name, (identity, place) in found.items() if number_of(identity) == place}
+
+    def _rename_one(self) -> bool:
+        """Renames a column whose present name the records tell. False if there is none."""
+        told = self._columns()
+        for lower, name in self.known.items():
+            present = self.names.get(self.identities.get(lower, ""), lower)
+            new = next((own[present] for own in reversed(told) if present in own), None)
+            if new is None or present in self.known or name in self.state.keys:
+                continue
+            if any({lower, present} <= own.keys() for own in told) and lower not in self.current:
+                self.lost.append(name)  # a column of an earlier time had that name
+            self._rename(lower, new)
+            return True
+        return False
+
+    def _rename(self, lower: str, new: str) -> None:
+        self.renames[self.known.pop(lower)] = new
+        self.known[new.lower()] = new
+        self.identities[new.lower()] = self.identities.pop(lower)
+        aliases = {alias: new if name.lower() == lower else name for alias, name in self.aliases.items()}
+        self.aliases = {alias: name for alias, name in (aliases | {lower: new}).items() if alias != name.lower()}
+
+    def _look_at_rest(self) -> None:
+        """Looks at the columns that keep their names, or that the newest record does not have."""
+        told = self._columns()
+        newest, unknown = told[-1], list[str]()
+        for lower, name in {lower: name for part in (*told, self.known) for lower, name in part.items()}.items():
+            identity = self.identities.get(lower)
+            present, is_anew = self.names.get(identity or ""), identity not in (None, self.current.get(lower, identity))
+            is_told = [lower in own for own in told]
+            is_anew |= bool(identity) and not present and is_told != sorted(is_told, reverse=True)
+            if (is_anew and any(is_told)) or (present in newest and lower not in newest):
+                self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
+            elif lower in newest:
+                continue
+            elif present:
+                self.kept.append(name)
+            elif identity:
+                self.drops.append(name)
+            elif lower in self.current:
+                (self.kept if newest.keys() <= self.current.keys() else self.lost).append(name)
+            else:
+                unknown.append(name)
+        guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
+        (self.lost if self.new or self.renames or guesses else self.drops).extend(unknown)
+
+    def _look_at_records(self) -> None:
+        """Looks whether records can have the columns that their names stand for."""
+        alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
+        for own in self._columns():
+            if alive - own.keys():  # the other names may be those that these columns had for a time
+                self.lost += [name for lower, name in own.items() if lower not in alive]
+            identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in own))
+            numbers = [*map(number_of, identities)]
+            if numbers != sorted(numbers):  # records have columns in the order of their numbers
+                self.lost += own.values()
+
+
+def number_of(identity: str) -> int:
+    """The number of a column in its table; 0 for one that nobody knows."""
+    return int(identity.rpartition(".")[2] or 0)

@@ -345,7 +345,7 @@ class ChangeTableCommitter(RecordingCommitter):
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
             target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
         state, types = evolution.state(target.known_state), evolution.types(target.types)
-        alterations = evolution.alterations() + state.alterations(changes.declared)
+        alterations = evolution.alterations(target.known_state) + state.alterations(changes.declared)
         policy = self._policy()
         if policy != "ignore":
             alterations += passing_alterations(changes, types, {alteration.column for alteration in alterations})
@@ -357,8 +357,8 @@ class ChangeTableCommitter(RecordingCommitter):
             )
         if alterations:
             self.on_alterations(spark, alterations, batch)
-        if evolution.renames or evolution.drops:
-            target.evolve(spark, state, evolution.renames, evolution.drops)
+        if steps := evolution.steps(target.types):
+            target.evolve(spark, state, steps)
         types = target.types
         if policy == "ignore":
             changes = with_columns(changes, types)
