@@ -165,7 +165,7 @@ class _Difference:
     """What becomes of columns whose names in the records, in the table and in the database differ.
 
     ``renames``, ``drops`` and ``kept`` are those of :class:`Evolution`. ``lost`` are columns of which nobody can know what they
-    are now, and ``new`` those of the newest record that are no column's new name.
+    are now, ``new`` those of the newest record that are no column's new name, and ``gone`` those that the source had before.
     """
 
     def __init__(self, state: LogState, schemas: Sequence[Sequence[str]], current: Mapping[str, str]) -> None:
@@ -176,6 +176,7 @@ class _Difference:
             name: known for name, known in state.identities.items() if known.partition(".")[0] in tables
         }
         self.known = {name.lower(): name for name in state.columns or schemas[0]}
+        self.gone = {*map(str.lower, state.orphans)} - current.keys()
         self.renames: dict[str, str] = {}
         self.drops: list[str] = []
         self.kept: list[str] = []
@@ -266,14 +267,14 @@ class _Difference:
             else:
                 unknown.append(name)
         guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
-        (self.lost if self.new or self.renames or guesses else self.drops).extend(unknown)
+        (self.lost if self.new.keys() - self.gone or self.renames or guesses else self.drops).extend(unknown)
 
     def _look_at_records(self) -> None:
         """Looks whether records can have the columns that their names stand for."""
         alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
         for own in self._columns():
             if alive - own.keys():  # the other names may be those that these columns had for a time
-                self.lost += [name for lower, name in own.items() if lower not in alive]
+                self.lost += [name for lower, name in own.items() if lower not in alive | self.gone]
             identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in own))
             numbers = [*map(number_of, identities)]
             if numbers != sorted(numbers):  # records have columns in the order of their numbers
