@@ -74,6 +74,10 @@ class Reader:
             self.epoch += 1
             self.take(host, host.poll(self.epoch, ReadLimit(), 0.5))
 
+    def follow_for(self, host: JavaSourceHost, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self.follow(host, lambda: time.monotonic() > until)
+
     def state(self) -> dict[str, Any]:
         return {"offsets": self.offsets, "groups": self.groups}
 
@@ -111,8 +115,8 @@ def test_the_slot_of_a_quiet_table_moves_while_another_is_busy_also_after_a_star
             while min(slot(shop)) <= written:
                 assert times < 60
                 shop.sql(BUSY)
-                times, until = times + 1, time.monotonic() + 1
-                reader.follow(host, lambda: time.monotonic() > until)  # noqa: B023 - called at once
+                times += 1
+                reader.follow_for(host, 1)
             reader.follow(host, lambda: abs(host.facts().get("slot_lag_bytes", 0) + slot(shop)[0] - end(shop)) < SEGMENT // 16)
             assert host.facts()["wal_status"] == "reserved"
             assert SNAPSHOT & host.facts().keys() == (set() if life else SNAPSHOT)
@@ -152,8 +156,7 @@ def test_a_snapshot_is_told_and_no_epoch_comes_while_the_database_or_the_query_r
         reader.follow(host, lambda: host.facts().get("snapshot_rows") == host.facts().get("snapshot_total") == 200)
         reader.follow(host, lambda: not host.facts()["snapshot_runs"])
         reader.empty, before = 0, end(shop)
-        until = time.monotonic() + 4
-        reader.follow(host, lambda: time.monotonic() > until)
+        reader.follow_for(host, 4)
         assert reader.empty == 0
         assert end(shop) - before < SEGMENT // 16, "PostgreSQL itself writes a little"
         assert host.idle_seconds() > 3
@@ -204,7 +207,7 @@ def test_the_slot_moves_behind_a_blocking_snapshot_too(shop: Shop) -> None:
         while slot(shop)[1] <= written:
             assert time.monotonic() < until
             shop.sql(BUSY)
-            reader.follow(host, lambda begin=time.monotonic(): time.monotonic() > begin + 1)  # type: ignore[misc]
+            reader.follow_for(host, 1)
         shop.sql("INSERT INTO orders (id) VALUES (201)")
         reader.follow(host, lambda: 201 in reader.keys)
     assert reader.keys == [*range(1, 201), *range(1, 202)]
@@ -216,7 +219,7 @@ def test_a_read_only_connector_writes_no_message_which_would_end_its_incremental
         reader.follow(host, lambda: len(reader.keys) >= 200)
         shop.sql("INSERT INTO orders (id) VALUES (201)", BUSY)
         reader.follow(host, lambda: 201 in reader.keys and host.facts().get("slot_lag_bytes", 0) > SEGMENT)
-        reader.follow(host, lambda begin=time.monotonic(): time.monotonic() > begin + 2)  # type: ignore[misc]
+        reader.follow_for(host, 2)
         snapshots.ask("INCREMENTAL")
         reader.follow(host, lambda: len(reader.keys) >= 402)
         assert [status.restarts for status in host.statuses()] == [0]
@@ -248,7 +251,7 @@ def test_a_message_that_the_database_refuses_is_told_and_tried_again_unless_it_i
         shop.sql("TRUNCATE refusals")
         for _ in range(4):
             shop.sql(BUSY)
-            reader.follow(host, lambda begin=time.monotonic(): time.monotonic() > begin + 1)  # type: ignore[misc]
+            reader.follow_for(host, 1)
         assert (slot(shop)[1] > written) is (state == "57014")
         assert "slot_lag_bytes" in host.facts()
 
