@@ -74,6 +74,10 @@ class Reader:
             self.epoch += 1
             self.take(host, host.poll(self.epoch, ReadLimit(), 0.5))
 
+    def follow_for(self, host: JavaSourceHost, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self.follow(host, lambda: time.monotonic() > until)
+
     def state(self) -> dict[str, Any]:
         return {"offsets": self.offsets, "groups": self.groups}
 
@@ -111,8 +115,8 @@ def test_the_slot_of_a_quiet_table_moves_while_another_is_busy_also_after_a_star
             while min(slot(shop)) <= written:
                 assert times < 60
                 shop.sql(BUSY)
-                times, until = times + 1, time.monotonic() + 1
-                reader.follow(host, lambda: time.monotonic() > until)  # noqa: B023 - called at once
+                times += 1
+                reader.follow_for(host, 1)
             reader.follow(host, lambda: abs(host.facts().get("slot_lag_bytes", 0) + slot(shop)[0] - end(shop)) < SEGMENT // 16)
             assert host.facts()["wal_status"] == "reserved"
             assert SNAPSHOT & host.facts().keys() == (set() if life else SNAPSHOT)
@@ -152,8 +156,7 @@ def test_a_snapshot_is_told_and_no_epoch_comes_while_the_database_or_the_query_r
         reader.follow(host, lambda: host.facts().get("snapshot_rows") == host.facts().get("snapshot_total") == 200)
         reader.follow(host, lambda: not host.facts()["snapshot_runs"])
         reader.empty, before = 0, end(shop)
-        until = time.monotonic() + 4
-        reader.follow(host, lambda: time.monotonic() > until)
+        reader.follow_for(host, 4)
         assert reader.empty == 0
         assert end(shop) - before < SEGMENT // 16, "PostgreSQL itself writes a little"
         assert host.idle_seconds() > 3
@@ -173,6 +176,84 @@ def test_without_heartbeats_the_slot_stands_still_and_its_growth_is_told(shop: S
             shop.sql(BUSY)
             reader.follow(host, lambda: host.facts()["slot_lag_bytes"] - before > times * SEGMENT)  # noqa: B023 - called at once
         assert slot(shop) == stood
+
+
+class Snapshots:
+    """Asks Debezium for snapshots by a file."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.file = shop.folder / "signals"
+        self.file.write_text("")
+        self.config = {
+            "signal__enabled__channels": "file",
+            "signal__file": str(self.file),
+            "signal__poll__interval__ms": "200",
+            "incremental__snapshot__chunk__size": "50",
+        }
+
+    def ask(self, kind: str) -> None:
+        data = {"data-collections": ["public.orders"], "type": kind}
+        self.file.write_text(json.dumps({"id": kind, "type": "execute-snapshot", "data": data}) + "\n")
+
+
+def test_the_slot_moves_behind_a_blocking_snapshot_too(shop: Shop) -> None:
+    """The first message behind it is the place from which the task starts again, and no record."""
+    reader, snapshots = Reader(), Snapshots(shop)
+    with started(shop.config(**snapshots.config), DEBEZIUM) as host:
+        reader.follow(host, lambda: len(reader.keys) >= 200)
+        snapshots.ask("BLOCKING")
+        reader.follow(host, lambda: len(reader.keys) >= 400)
+        written, until = end(shop), time.monotonic() + 60
+        while slot(shop)[1] <= written:
+            assert time.monotonic() < until
+            shop.sql(BUSY)
+            reader.follow_for(host, 1)
+        shop.sql("INSERT INTO orders (id) VALUES (201)")
+        reader.follow(host, lambda: 201 in reader.keys)
+    assert reader.keys == [*range(1, 201), *range(1, 202)]
+
+
+def test_a_read_only_connector_writes_no_message_which_would_end_its_incremental_snapshot(shop: Shop) -> None:
+    reader, snapshots = Reader(), Snapshots(shop)
+    with started(shop.config(read__only="true", **snapshots.config), DEBEZIUM) as host:
+        reader.follow(host, lambda: len(reader.keys) >= 200)
+        shop.sql("INSERT INTO orders (id) VALUES (201)", BUSY)
+        reader.follow(host, lambda: 201 in reader.keys and host.facts().get("slot_lag_bytes", 0) > SEGMENT)
+        reader.follow_for(host, 2)
+        snapshots.ask("INCREMENTAL")
+        reader.follow(host, lambda: len(reader.keys) >= 402)
+        assert [status.restarts for status in host.statuses()] == [0]
+    assert reader.keys == [*range(1, 202)] * 2
+
+
+REFUSAL = """
+CREATE FUNCTION pg_logical_emit_message(boolean, text, text) RETURNS pg_lsn LANGUAGE plpgsql AS $$ BEGIN
+    IF EXISTS (SELECT FROM public.refusals) THEN RAISE 'not now' USING ERRCODE = (SELECT state FROM public.refusals); END IF;
+    RETURN pg_catalog.pg_logical_emit_message($1, $2, $3);
+END $$"""
+"""The database refuses messages with the state in a table."""
+
+
+@pytest.mark.parametrize("state", ["57014", "42501"])
+def test_a_message_that_the_database_refuses_is_told_and_tried_again_unless_it_is_forbidden(
+    shop: Shop, state: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shop.sql(f"ALTER DATABASE {shop.name} SET search_path = public, pg_catalog")
+    shop.sql("CREATE TABLE refusals (state text)", f"INSERT INTO refusals VALUES ('{state}')", REFUSAL)
+    reader = Reader()
+    with started(shop.config(), DEBEZIUM) as host:
+        reader.follow(host, lambda: len(reader.keys) >= 200)
+        told, written = "", end(shop)
+        shop.sql(BUSY)
+        while "stands still while its tables do not change: ERROR: not now" not in told:
+            reader.follow(host, lambda: "slot_lag_bytes" in host.facts())
+            told += capfd.readouterr().err
+        shop.sql("TRUNCATE refusals")
+        for _ in range(4):
+            shop.sql(BUSY)
+            reader.follow_for(host, 1)
+        assert (slot(shop)[1] > written) is (state == "57014")
+        assert "slot_lag_bytes" in host.facts()
 
 
 @pytest.mark.soak

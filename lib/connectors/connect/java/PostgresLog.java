@@ -51,7 +51,7 @@ public final class PostgresLog implements SourceLog {
     private final boolean reads;
     private final boolean flushesItself;
     private final boolean marks;
-    /** The newest position that this object has marked; the largest number where the database does not let it. */
+    /** The newest position that this object has marked, or tried to; the largest number where the database does not let it. */
     private long mark = 0L;
 
     /**
@@ -169,9 +169,11 @@ public final class PostgresLog implements SourceLog {
             row.next();
             String facts = row.getString(1);
             long confirmed = row.getLong(2);
-            boolean isBehind = !row.wasNull() && row.getLong(3) - confirmed > MARK_BYTES && confirmed >= mark;
-            if (marks && isBehind && !row.getBoolean(4)) {
-                mark(connection);
+            boolean hasSlot = !row.wasNull();
+            long end = row.getLong(3);
+            // A message that moves nothing is followed by another: a start behind a blocking snapshot passes over one.
+            if (marks && hasSlot && end - Math.max(confirmed, mark) > MARK_BYTES && !row.getBoolean(4)) {
+                mark(connection, end);
             }
             return facts;
         } finally {
@@ -180,11 +182,12 @@ public final class PostgresLog implements SourceLog {
     }
 
     /** The message belongs to no transaction: it lies behind all that was committed before, so a start may go on from there. */
-    private void mark(Connection connection) {
+    private void mark(Connection connection, long end) {
         try {
             mark = number(connection, MARK);
         } catch (SQLException error) {
-            mark = Long.MAX_VALUE;
+            String state = error.getSQLState();
+            mark = state != null && state.startsWith("42") ? Long.MAX_VALUE : end;
             LOGGER.warn("The slot {} stands still while its tables do not change: {}", config.slotName(), error.getMessage());
         }
     }
