@@ -50,7 +50,7 @@ debezium = {
     "slot.name": slot,
     "publication.name": $publication,
     "publication.autocreate.mode": "$mode",
-    "tombstones.on.delete": "false",
+    "tombstones.on.delete": "false", "heartbeat.interval.ms": "600000",  # for quiet tables
     "value.converter": "org.apache.kafka.connect.json.JsonConverter",
 }''')
 

@@ -98,6 +98,11 @@ def end(shop: Shop) -> int:
     return int(row[0])
 
 
+def beating(shop: Shop, **more: str) -> dict[str, str]:
+    """The settings of a source that may write messages. No heartbeat comes in the time of a test."""
+    return shop.config(**{"heartbeat__interval__ms": "600000", **more})
+
+
 def bounds(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     """What was logged of the bound of the log."""
     records = [record for record in caplog.records if "(max_slot_wal_keep_size" in record.getMessage()]
@@ -109,7 +114,7 @@ def test_the_slot_of_a_quiet_table_moves_while_another_is_busy_also_after_a_star
 ) -> None:
     reader = Reader()
     for life in range(2):
-        with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+        with started(beating(shop), DEBEZIUM, **reader.state()) as host:
             reader.follow(host, lambda: len(reader.keys) >= 200)
             written, times, reader.empty = end(shop), 0, 0
             while min(slot(shop)) <= written:
@@ -133,18 +138,18 @@ def test_a_transaction_that_is_open_while_the_slot_moves_comes_whole_and_once(sh
     """Its first row lies before the position from which a start goes on, its commit behind that."""
     reader = Reader()
     with shop.connect() as connection:
-        with started(shop.config(), DEBEZIUM) as host:
+        with started(beating(shop), DEBEZIUM) as host:
             reader.follow(host, lambda: len(reader.keys) >= 200)
             connection.execute("BEGIN")
             connection.execute("INSERT INTO orders (id) VALUES (901)")
             written = end(shop)
             shop.sql(BUSY)
             reader.follow(host, lambda: slot(shop)[1] > written + SEGMENT)
-        with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+        with started(beating(shop), DEBEZIUM, **reader.state()) as host:
             connection.execute("INSERT INTO orders (id) VALUES (902)")
             connection.execute("COMMIT")
             reader.follow(host, lambda: len(reader.keys) >= 202)
-    with started(shop.config(), DEBEZIUM, **reader.state()) as host:
+    with started(beating(shop), DEBEZIUM, **reader.state()) as host:
         shop.sql("INSERT INTO orders (id) VALUES (903)")
         reader.follow(host, lambda: len(reader.keys) >= 203)
     assert reader.keys == [*range(1, 201), 901, 902, 903]
@@ -152,7 +157,7 @@ def test_a_transaction_that_is_open_while_the_slot_moves_comes_whole_and_once(sh
 
 def test_a_snapshot_is_told_and_no_epoch_comes_while_the_database_or_the_query_rests(shop: Shop) -> None:
     reader = Reader()
-    with started(shop.config(), DEBEZIUM) as host:
+    with started(beating(shop), DEBEZIUM) as host:
         reader.follow(host, lambda: host.facts().get("snapshot_rows") == host.facts().get("snapshot_total") == 200)
         reader.follow(host, lambda: not host.facts()["snapshot_runs"])
         reader.empty, before = 0, end(shop)
@@ -168,7 +173,7 @@ def test_without_heartbeats_the_slot_stands_still_and_its_growth_is_told(shop: S
     """Also: where a table has no statistics, nobody knows how many rows a snapshot has."""
     shop.sql("CREATE TABLE other (id int PRIMARY KEY) WITH (autovacuum_enabled = false)", "INSERT INTO other VALUES (901)")
     reader, tables = Reader(), "public.orders,public.other"
-    with started(shop.config(heartbeat__interval__ms="0", table__include__list=tables), DEBEZIUM) as host:
+    with started(shop.config(table__include__list=tables), DEBEZIUM) as host:
         reader.follow(host, lambda: host.facts().get("snapshot_rows") == 201 and "slot_lag_bytes" in host.facts())
         assert "snapshot_total" not in host.facts()
         before, stood = host.facts()["slot_lag_bytes"], slot(shop)
@@ -199,7 +204,7 @@ class Snapshots:
 def test_the_slot_moves_behind_a_blocking_snapshot_too(shop: Shop) -> None:
     """The first message behind it is the place from which the task starts again, and no record."""
     reader, snapshots = Reader(), Snapshots(shop)
-    with started(shop.config(**snapshots.config), DEBEZIUM) as host:
+    with started(beating(shop, **snapshots.config), DEBEZIUM) as host:
         reader.follow(host, lambda: len(reader.keys) >= 200)
         snapshots.ask("BLOCKING")
         reader.follow(host, lambda: len(reader.keys) >= 400)
@@ -215,7 +220,7 @@ def test_the_slot_moves_behind_a_blocking_snapshot_too(shop: Shop) -> None:
 
 def test_a_read_only_connector_writes_no_message_which_would_end_its_incremental_snapshot(shop: Shop) -> None:
     reader, snapshots = Reader(), Snapshots(shop)
-    with started(shop.config(read__only="true", **snapshots.config), DEBEZIUM) as host:
+    with started(beating(shop, read__only="true", **snapshots.config), DEBEZIUM) as host:
         reader.follow(host, lambda: len(reader.keys) >= 200)
         shop.sql("INSERT INTO orders (id) VALUES (201)", BUSY)
         reader.follow(host, lambda: 201 in reader.keys and host.facts().get("slot_lag_bytes", 0) > SEGMENT)
@@ -241,7 +246,7 @@ def test_a_message_that_the_database_refuses_is_told_and_tried_again_unless_it_i
     shop.sql(f"ALTER DATABASE {shop.name} SET search_path = public, pg_catalog")
     shop.sql("CREATE TABLE refusals (state text)", f"INSERT INTO refusals VALUES ('{state}')", REFUSAL)
     reader = Reader()
-    with started(shop.config(), DEBEZIUM) as host:
+    with started(beating(shop), DEBEZIUM) as host:
         reader.follow(host, lambda: len(reader.keys) >= 200)
         told, written = "", end(shop)
         shop.sql(BUSY)
@@ -282,7 +287,7 @@ def silent(server: PostgresServer) -> Iterator[None]:
 def test_a_database_that_does_not_answer_and_a_jvm_that_dies_make_the_facts_unknown_and_delay_no_row(tmp_path: Path) -> None:
     with PostgresServer() as server:
         shop, reader = busy_shop(server, tmp_path), Reader()
-        with started(shop.config(), DEBEZIUM) as host, shop.connect() as connection:
+        with started(beating(shop), DEBEZIUM) as host, shop.connect() as connection:
             reader.follow(host, lambda: len(reader.keys) >= 200)
             connection.execute("INSERT INTO orders (id) VALUES (899)")
             reader.follow(host, lambda: 899 in reader.keys and "slot_lag_bytes" in host.facts())
@@ -307,7 +312,7 @@ def test_a_slot_that_is_lost_while_the_query_runs_is_told_with_the_ways_out(
     caplog.set_level(logging.INFO, "connectors.connect")
     with PostgresServer(max_slot_wal_keep_size="16MB", min_wal_size="32MB", max_wal_size="64MB") as server:
         shop = busy_shop(server, tmp_path)
-        with started(shop.config(heartbeat__interval__ms="0"), DEBEZIUM) as host:
+        with started(shop.config(), DEBEZIUM) as host:
             reader = Reader()
             reader.follow(host, lambda: "slot_lag_bytes" in host.facts())
             for _ in range(5):

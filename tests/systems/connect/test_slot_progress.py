@@ -69,7 +69,7 @@ def test_the_table_of_a_query_tells_of_slot_and_snapshot_and_a_run_over_a_quiet_
     shop = Shop(required(PostgresServer), tmp_path)
     try:
         shop.sql("CREATE TABLE busy (n int, filler text)", "ANALYZE orders")
-        query = Query(tmp_path, shop.config())
+        query = Query(tmp_path, shop.config(heartbeat__interval__ms="600000"))
         with shop.connect() as connection, repeated(lambda: connection.execute(BUSY) and None, 0.05):
             query.run(lambda: query.rows == 200 and query.line()["wal_status"] == "reserved")
             line = query.line()
@@ -87,7 +87,8 @@ def test_the_table_of_a_query_tells_of_slot_and_snapshot_and_a_run_over_a_quiet_
 def test_a_running_query_tells_that_the_log_grows_and_moves_its_slot(spark: Any, tmp_path: Path) -> None:
     shop = Shop(required(PostgresServer), tmp_path)
     connectors.register(spark, ConnectSource)
-    options = {"config": json.dumps(shop.config()), "pluginPackages": DEBEZIUM, "stateLocation": str(tmp_path / "state")}
+    config = shop.config(heartbeat__interval__ms="600000")
+    options = {"config": json.dumps(config), "pluginPackages": DEBEZIUM, "stateLocation": str(tmp_path / "state")}
     changes = spark.readStream.format("connectors.connect").options(**options, pollInterval="200ms").load()
     writer = changes.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
     try:

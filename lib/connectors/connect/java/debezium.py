@@ -108,7 +108,7 @@ def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
         getattr(jvm.java.io.debezium.config.Configuration, "from")({**properties, **more}) for more in ({}, _TIMEOUTS)
     ]
     # With read.only=true, Debezium compares the number of the newest transaction, and a message has none.
-    marks = properties.get("heartbeat.interval.ms") != "0" and properties.get("read.only", "").lower() != "true"
+    marks = properties.get("heartbeat.interval.ms", "0") != "0" and properties.get("read.only", "").lower() != "true"
     return jvm.compiled("PostgresLog", *configurations, drops_slot, mode != "initial_only", flushes_itself, marks)
 
 
