@@ -64,7 +64,8 @@ class Reader:
             self.offsets.update(part.offsets)
             self.groups.update(part.groups)
             self.empty += not part.rows.num_rows
-        self.keys += [json.loads(row["value"])["payload"]["after"]["id"] for row in rows_of(records)]
+        changes = [json.loads(row["value"])["payload"] for row in rows_of(records) if "heartbeat" not in row["topic"]]
+        self.keys += [change["after"]["id"] for change in changes]
         host.committed(self.epoch)
 
     def follow(self, host: JavaSourceHost, condition: Any, seconds: float = 30.0) -> None:
