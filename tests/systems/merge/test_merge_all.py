@@ -387,7 +387,8 @@ def test_a_table_that_is_gone_is_not_begun_anew_without_its_rows(tables: Tables)
         ({"routes": {"(": "a"}}, r'routes +has the pattern "\("'),
         ({"routes": {"a": ""}}, "routes +must name a table for each pattern"),
         ({"keyColumns": {"a": "id"}}, "keyColumns +must be given by table"),
-        ({"on_schema_change": "evolve"}, "onSchemaChange +must be one of"),
+        ({"on_schema_change": "follow"}, "onSchemaChange +must be one of"),
+        ({"on_schema_change": "evolve"}, "database +must reach the PostgreSQL of the tables"),
         ({"deletes": "never"}, "deletes +must be one of"),
     ],
 )
