@@ -114,23 +114,43 @@ def source_of(statements: Sequence[str]) -> tuple[Source, list[Mapping[str, int]
     return source, catalogs
 
 
+def merged(source: Source, catalogs: Sequence[Mapping[str, int]], batches: str) -> Table:
+    """A table that has the log of ``source``, whose columns are ``catalogs`` at each change.
+
+    ``behind``: the catalog is that of the end; ``again``: the connector starts again, and repeats its records.
+    """
+    table, each = Table(), [([record], catalog) for record, catalog in zip(source.log, catalogs, strict=True)]
+    behind = [(records, source.columns) for records, _ in each]
+    plans = {"one": [(source.log, source.columns)], "each": each, "behind": behind, "again": [*each, *behind]}
+    for records, catalog in plans[batches]:
+        table.merge(records, catalog)
+    return table
+
+
 @pytest.mark.parametrize("batches", ["one", "each", "behind", "again"])
 def test_a_table_is_equal_or_stops(batches: str) -> None:
-    """``behind``: the catalog is that of the end; ``again``: the connector starts again, and repeats its records."""
     equal = 0
     for statements in sequences(4):
         source, catalogs = source_of([*statements, "change 1"])
         if not source.is_seen():
             continue
-        table, each = Table(), [([record], catalog) for record, catalog in zip(source.log, catalogs, strict=True)]
-        last = source.columns
-        plans = {"one": [(source.log, last)], "each": each, "behind": [(records, last) for records, _ in each]}
-        plans["again"] = [*each, *plans["behind"]]
         try:
-            for records, catalog in plans[batches]:
-                table.merge(records, catalog)
+            table = merged(source, catalogs, batches)
         except Fatal:
             continue
         assert table.rows == source.rows(), statements
         equal += 1
     assert equal > 1500
+
+
+@pytest.mark.parametrize(
+    ("batches", "statements"),
+    [
+        ("one", "drop b, change 1, add b, change 2, rename b x, change 1"),
+        ("behind", "rename a x, rename b a, change 2, drop x, rename a x, change 1"),
+    ],
+    ids=["the order of records", "the order of numbers"],
+)
+def test_what_an_order_refutes_stops_a_table(batches: str, statements: str) -> None:
+    with pytest.raises(Fatal):
+        merged(*source_of(statements.split(", ")), batches)

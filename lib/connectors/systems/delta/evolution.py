@@ -254,7 +254,7 @@ class _Difference:
             present, is_anew = self.names.get(identity or ""), identity not in (None, self.current.get(lower, identity))
             is_told = [lower in own for own in told]
             is_anew |= bool(identity) and not present and is_told != sorted(is_told, reverse=True)
-            if (is_anew and any(is_told)) or (present in newest and lower not in newest):
+            if is_anew and any(is_told):
                 self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
             elif lower in newest:
                 continue
