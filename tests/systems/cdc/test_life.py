@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -87,6 +88,22 @@ def test_the_other_environments(environments: Any, shop: Shop, environment: str)
     query.run(spark)
     assert table_rows(spark, shop.folder / "orders") == shop.rows()
     assert _gone(shop.name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local", "cluster", "connect"])
+def test_a_table_has_the_columns_of_the_database(environments: Any, shop: Shop, environment: str) -> None:
+    spark = environments.use(environment).spark
+    query = shop.query()
+    database = json.dumps({**shop.config(), "database.password": "sesame"})
+    query = replace(query, sink_options={**query.sink_options, "onSchemaChange": "evolve", "database": database})
+    query.run(spark)
+    shop.sql("ALTER TABLE orders RENAME name TO title", "ALTER TABLE orders DROP at")
+    shop.sql("UPDATE orders SET title = 'x' WHERE id < 4")
+    query.run(spark)
+    columns = "id, title, amount, price"
+    assert table_rows(spark, shop.folder / "orders", columns) == shop.rows(columns)
+    assert spark.read.format("delta").load(str(shop.folder / "orders")).columns == [*columns.split(", "), "_position"]
 
 
 Kill = Callable[[Shop, "subprocess.Popen[bytes]"], None]

@@ -40,7 +40,7 @@ def evolved(before: LogState, catalog: str, *schemas: str, is_strict: bool = Tru
 
 
 @pytest.mark.parametrize(
-    ("catalog", "schemas", "renames", "drops", "kept"),
+    ("catalog", "schemas", "renames", "drops", "survivors"),
     [
         ("id a m", ["id a m"], {"b": "m"}, [], []),
         ("id a -", ["id a"], {}, ["b"], []),
@@ -63,10 +63,10 @@ def evolved(before: LogState, catalog: str, *schemas: str, is_strict: bool = Tru
     ],
 )  # fmt: skip
 def test_numbers_tell_what_became_of_a_column(
-    catalog: str, schemas: list[str], renames: dict[str, str], drops: list[str], kept: list[str]
+    catalog: str, schemas: list[str], renames: dict[str, str], drops: list[str], survivors: list[str]
 ) -> None:
     found = evolved(state(), catalog, *schemas)
-    assert (found.renames, list(found.drops), list(found.kept)) == (renames, drops, kept)
+    assert (found.renames, list(found.drops), list(found.survivors)) == (renames, drops, survivors)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_new_table_knows_its_numbers_if_no_column_went_before() -> None:
 def test_records_that_come_again_with_columns_that_are_gone_stop_no_table() -> None:
     before = replace(state("id a c", c="9.4"), orphans=("b",))
     again = evolved(before, "id a - c", "id a b")
-    assert (again.renames, again.drops, again.kept) == ({}, [], ["c"])
+    assert (again.renames, again.drops, again.survivors) == ({}, [], ["c"])
     assert evolved(before, "id a - c", "id a b", "id a c").drops == ["b"]
     between = replace(state("id b a", b="9.3", a=""), orphans=("x",))
     assert evolved(between, "id - b", "id x b").drops == ["a"]
@@ -445,7 +445,7 @@ def test_a_key_that_changes_its_name_stops_the_query(spark: Any, tmp_path: Path,
     ("options", "text"),
     [
         ({"database": {}}, r"database +must reach the PostgreSQL of the tables"),
-        ({"database": {"url": "jdbc:mysql://db/shop"}}, r"database +.* got the url jdbc:mysql://db/shop"),
+        ({"database": {"url": "mysql://me:sesame@db/shop"}}, r"database +.* got the url mysql://\*\*\*@db/shop"),
         ({"history": True}, r"onSchemaChange +must not be evolve with history=true"),
         ({"schema": "id INT"}, r"schema +must not be given with onSchemaChange=evolve"),
     ],

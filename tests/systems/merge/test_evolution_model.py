@@ -87,7 +87,7 @@ class Table:
         names = {tuple(schema): evolution.names(schema) for schema in schemas}
         seen = {name for known in names.values() for name in known if name}
         self.rows |= {name: {1: None, 2: None} for name in seen - self.rows.keys() - {"id"}}
-        declared = dict.fromkeys([*filter(None, names[tuple(schemas[-1])]), *evolution.kept], "int")
+        declared = dict.fromkeys([*filter(None, names[tuple(schemas[-1])]), *evolution.survivors], "int")
         self.state = evolution.state(self.state).declaring(declared, seen)
         for row, time, values in records:
             if time > self.times[row]:

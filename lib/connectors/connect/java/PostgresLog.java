@@ -57,7 +57,7 @@ public final class PostgresLog implements SourceLog {
     /**
      * The properties in hasty have short timeouts. A snapshot is taken with a new slot if dropsSlot is true. reads says that the log
      * is read behind an offset, flushesItself that the driver confirms positions that the connector has not committed, marks that
-     * facts() may write to the log.
+     * look() may write to the log.
      */
     public PostgresLog(
         Configuration properties, Configuration hasty, boolean dropsSlot, boolean reads, boolean flushesItself, boolean marks) {
@@ -152,12 +152,13 @@ public final class PostgresLog implements SourceLog {
     }
 
     /**
-     * JSON of what is known of the slot and of the tables of a snapshot. Answers soon, or throws.
+     * Looks at the slot, and moves it if need be. Returns JSON of what is known of it and of the tables of a snapshot. Answers soon, or
+     * throws.
      *
      * The slot of tables that do not change stands still while others are written to, as Debezium sees nothing of these. Where much
      * log lies behind it, this writes a message into the log, which comes as a record without a row.
      */
-    public String facts() throws SQLException, JMException {
+    public String look() throws SQLException, JMException {
         PostgresConnection database = new PostgresConnection(hasty.getJdbcConfig(), "connectors");
         try {
             Connection connection = database.connection();

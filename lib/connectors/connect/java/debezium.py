@@ -113,9 +113,9 @@ def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
 
 
 def slot_facts(log: Any) -> dict[str, Any]:
-    """What the database tells of its slot (``PostgresLog.java``); empty where it does not answer at once."""
+    """What a look at the slot tells (``PostgresLog.java``); empty where the database does not answer at once."""
     try:
-        return {name: fact for name, fact in json.loads(log.facts()).items() if fact is not None}
+        return {name: fact for name, fact in json.loads(log.look()).items() if fact is not None}
     except Exception as error:  # of the database, or of a JVM that ends meanwhile and cannot tell more
         _log.info("the replication slot is not known for now: %s", type(error).__name__)
         return {}

@@ -397,16 +397,16 @@ def _united(
     """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
-    named = [list(zip(names([column.name for column in part.form.row]), part.form.row, strict=True)) for part in parts]
-    spelling = {name.lower(): name for columns in named for name, _ in columns if name is not None}
-    rows = [_row(columns, spelling) for columns in named]
+    pairs = [list(zip(names([column.name for column in part.form.row]), part.form.row, strict=True)) for part in parts]
+    spelling = {name.lower(): name for columns in pairs for name, _ in columns if name is not None}
+    rows = [_row(columns, spelling) for columns in pairs]
     types = united_types([{name: column.type for name, column in row.items()} for row in rows], known)
-    first = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
+    oldest = {name: column for row in reversed(rows) for name, column in row.items()}  # later defaults are of later rows
     defaults = {
         name: fitted(
             column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
         )
-        for name, column in first.items()
+        for name, column in oldest.items()
         if name in fills or column.default is not None
     }
     frames = []
@@ -424,7 +424,7 @@ def _united(
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    required = frozenset(name for name, column in first.items() if column.needs_fill and not {name, ANY} & fills.keys())
+    required = frozenset(name for name, column in oldest.items() if column.needs_fill and not {name, ANY} & fills.keys())
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
     is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
@@ -432,9 +432,9 @@ def _united(
     return Changes(whole, types, declared, frozenset(gaps), defaults, required, order, is_envelope, names_log)
 
 
-def _row(named: Sequence[tuple[str | None, ChangeColumn]], spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
-    """The ``named`` columns by their newest ``spelling``: Spark and Delta take ``Id`` and ``id`` for one."""
-    columns = [(spelling[name.lower()], column) for name, column in named if name is not None]
+def _row(pairs: Sequence[tuple[str | None, ChangeColumn]], spelling: Mapping[str, str]) -> dict[str, ChangeColumn]:
+    """The columns of ``pairs`` by the newest ``spelling`` of their names: Spark and Delta take ``Id`` and ``id`` for one."""
+    columns = [(spelling[name.lower()], column) for name, column in pairs if name is not None]
     row = dict(columns)
     return row if len(row) == len(columns) else {column.name: column for _, column in columns}  # an error of Spark
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from ...ground.options import Values
+from ...ground.options import Values, masked
 from .change_log import NAME, Changes
 from .log_state import Alteration, LogState, source_name
 
@@ -31,34 +31,34 @@ _COLUMNS: Final = (
 class Evolution:
     """What becomes of a table in a batch.
 
-    ``renames`` are new names by old ones, one behind the other, ``drops`` columns that go, also those that came in the batch,
-    ``replaced`` columns that the source dropped before and whose names others have now, and ``kept`` those that the newest
-    record does not have and the database does: the record is older than they are. ``aliases`` and ``identities`` are those of
-    the state behind it.
+    ``renames`` are new names by old ones, one behind the other, and ``drops`` columns that go, also those that came in the
+    batch. ``predecessors`` are columns that the source dropped before, and whose names others have now. ``survivors`` are those
+    that the newest record does not have and the database does: the record is older than they are. ``aliases`` and
+    ``identities`` are those of the state behind it, and ``present`` the names in a record from now.
     """
 
     aliases: Mapping[str, str]
     identities: Mapping[str, str]
     renames: Mapping[str, str] = field(default_factory=dict)
     drops: Sequence[str] = ()
-    replaced: Sequence[str] = ()
-    kept: Sequence[str] = ()
+    predecessors: Sequence[str] = ()
+    survivors: Sequence[str] = ()
     present: Set[str] = frozenset()
 
     def names(self, schema: Sequence[str]) -> list[str | None]:
         """The names that the columns of records of ``schema`` have here; ``None`` for those that are gone."""
         gone = {name.lower() for name in self.drops}
-        return [None if name.lower() in gone else name for name in _told(schema, self.aliases, self.present)]
+        return [None if name.lower() in gone else name for name in _columns_of(schema, self.aliases, self.present)]
 
     def types(self, types: Mapping[str, Any]) -> dict[str, Any]:
         """The types of the table's columns, by their names in lower case, behind the evolution."""
         names = {old.lower(): new.lower() for old, new in self.renames.items()}
-        gone = {name.lower() for name in (*self.drops, *self.replaced)}
+        gone = {name.lower() for name in (*self.drops, *self.predecessors)}
         return {names.get(name, name): kind for name, kind in types.items() if name not in gone}
 
     def steps(self, types: Mapping[str, Any]) -> list[list[str]]:
         """What is to be done in a table that has columns of ``types``: a column that goes, or one and its new name."""
-        gone = [[name] for name in (*self.drops, *self.replaced) if name.lower() in types]
+        gone = [[name] for name in (*self.drops, *self.predecessors) if name.lower() in types]
         return gone + [[old, new] for old, new in self.renames.items() if old.lower() in types]
 
     def state(self, state: LogState) -> LogState:
@@ -71,7 +71,7 @@ class Evolution:
     def declared(self, changes: Changes, state: LogState | None) -> dict[str, str]:
         """The columns of the source, also those that the newest of ``changes`` is older than."""
         known = {**(state.columns if state else {}), **{name: kind.simpleString() for name, kind in changes.columns.items()}}
-        return {**changes.declared, **{name: known[name] for name in self.kept}}
+        return {**changes.declared, **{name: known[name] for name in self.survivors}}
 
     def alterations(self, state: LogState) -> list[Alteration]:
         """What the table of ``state`` follows."""
@@ -86,7 +86,7 @@ def evolution_problems(values: Values) -> Iterator[Problem]:
         return
     if not url.startswith(("postgresql", "postgres", "jdbc:postgresql")):
         example = '{"url": "jdbc:postgresql://db/shop", "user": …, "password": …}'
-        got = f"; got the url {url}" if url else ""
+        got = f"; got the url {masked('url', url)}" if url else ""
         text = (
             f"must reach the PostgreSQL of the tables, which alone tells renames (onSchemaChange={policy}): {example}, or the "
             f"properties of the connector{got}."
@@ -126,11 +126,12 @@ def evolution_of(
     not explain is an error if ``is_strict``; else columns stay and come as with ``lenient``.
     """
     known, newest = {*map(str.lower, state.columns)}, [*map(str.lower, schemas[-1])]
-    is_old = [*map(str.lower, _told(newest, state.aliases, known))] != newest
+    is_old = [*map(str.lower, _columns_of(newest, state.aliases, known))] != newest
     unchanged = Evolution(state.aliases, state.identities, present=known)
     if not {*map(str.lower, state.keys)} <= {*newest}:  # the merge refuses another key
         return unchanged
-    if state.identities and not is_old and all({*map(str.lower, _told(own, state.aliases, known))} == known for own in schemas):
+    layouts = [{*map(str.lower, _columns_of(schema, state.aliases, known))} for schema in schemas]
+    if state.identities and not is_old and all(layout == known for layout in layouts):
         return unchanged
     current = {name.lower(): identity for name, identity in catalog().items()}
     if not current and (state.identities or not is_strict):  # the table was dropped
@@ -142,17 +143,17 @@ def evolution_of(
         )
         raise Misconfigured(NAME, [Problem("database", text)])
     difference = _Difference(state, schemas, current)
-    if difference.lost and is_strict:
+    if difference.doubts and is_strict:
         raise difference.error()
     return difference.evolution()
 
 
-def _told(schema: Sequence[str], aliases: Mapping[str, str], present: Set[str]) -> list[str]:
+def _columns_of(schema: Sequence[str], aliases: Mapping[str, str], present: Set[str]) -> list[str]:
     """The columns of the table that records of ``schema`` tell; where that is ``present``, no name is a former one."""
-    own = {*map(str.lower, schema)}
-    if own == present:
+    names = {*map(str.lower, schema)}
+    if names == present:
         return list(schema)
-    return [aliases[name.lower()] if _is_former(name.lower(), own, aliases) else name for name in schema]
+    return [aliases[name.lower()] if _is_former(name.lower(), names, aliases) else name for name in schema]
 
 
 def _is_former(name: str, schema: Set[str], aliases: Mapping[str, str]) -> bool:
@@ -164,8 +165,9 @@ def _is_former(name: str, schema: Set[str], aliases: Mapping[str, str]) -> bool:
 class _Difference:
     """What becomes of columns whose names in the records, in the table and in the database differ.
 
-    ``renames``, ``drops`` and ``kept`` are those of :class:`Evolution`. ``lost`` are columns of which nobody can know what they
-    are now, ``new`` those of the newest record that are no column's new name, and ``gone`` those that the source had before.
+    ``renames``, ``drops`` and ``survivors`` are those of :class:`Evolution`. ``doubts`` are columns of which nobody can know
+    what they are now, ``new`` those of the newest record that are no column's new name, and ``relics`` those that the source
+    had before.
     """
 
     def __init__(self, state: LogState, schemas: Sequence[Sequence[str]], current: Mapping[str, str]) -> None:
@@ -176,41 +178,42 @@ class _Difference:
             name: known for name, known in state.identities.items() if known.partition(".")[0] in tables
         }
         self.known = {name.lower(): name for name in state.columns or schemas[0]}
-        self.gone = {*map(str.lower, state.orphans)} - current.keys()
+        self.relics = {*map(str.lower, state.orphans)} - current.keys()
         self.renames: dict[str, str] = {}
         self.drops: list[str] = []
-        self.kept: list[str] = []
-        self.lost: list[str] = []
+        self.survivors: list[str] = []
+        self.doubts: list[str] = []
         self.aliases = dict(state.aliases)
         while self._rename_one():
             pass
-        self.new = {lower: name for lower, name in self._columns()[-1].items() if lower not in self.known}
+        self.new = {lower: name for lower, name in self._layouts()[-1].items() if lower not in self.known}
         self._look_at_rest()
         self._look_at_records()
 
     def evolution(self) -> Evolution:
-        if self.lost:
-            columns = _told(self.schemas[-1], self.state.aliases, self.current.keys())
+        if self.doubts:
+            columns = _columns_of(self.schemas[-1], self.state.aliases, self.current.keys())
             identities = self._identities_of(columns, self.identities)
             return Evolution(self.state.aliases, identities, present=self.current.keys())
         others = {*map(str.lower, self.renames.values()), *(self.new.keys() & self.current.keys())}
-        replaced = [name for name in self.state.orphans if name.lower() in others]
-        identities = self._identities_of([*self._columns()[-1].values(), *self.kept], self.identities)
-        return Evolution(self.aliases, identities, self.renames, self.drops, replaced, self.kept, self.current.keys())
+        predecessors = [name for name in self.state.orphans if name.lower() in others]
+        identities = self._identities_of([*self._layouts()[-1].values(), *self.survivors], self.identities)
+        return Evolution(self.aliases, identities, self.renames, self.drops, predecessors, self.survivors, self.current.keys())
 
     def error(self) -> Fatal:
         """The error of a table that cannot follow."""
-        new = [name for name in (*self.new.values(), *self.renames.values()) if name not in self.lost]
-        names = f"{' or '.join(new) or 'another column'} was {' or '.join(dict.fromkeys(self.lost))} before"
+        new = [name for name in (*self.new.values(), *self.renames.values()) if name not in self.doubts]
+        names = f"{' or '.join(new) or 'another column'} was {' or '.join(dict.fromkeys(self.doubts))} before"
         return Fatal(
             f"the columns of the table behind {self.state.topic} are others now, and nobody can say whether {names}",
             connector=NAME,
             way_out="give onSchemaChange=try_evolve, which keeps columns and adds new ones, and take a new snapshot then",
         )
 
-    def _columns(self) -> list[dict[str, str]]:
+    def _layouts(self) -> list[dict[str, str]]:
         """The columns of the table that the records of each schema tell, by their names in lower case."""
-        return [{name.lower(): name for name in _told(schema, self.aliases, self.current.keys())} for schema in self.schemas]
+        columns = [_columns_of(schema, self.aliases, self.current.keys()) for schema in self.schemas]
+        return [{name.lower(): name for name in names} for names in columns]
 
     def _identities_of(self, columns: Sequence[str], known: Mapping[str, str]) -> dict[str, str]:
         """The identities of ``columns``. The catalog tells those that are not ``known``, unless it is ahead of the log."""
@@ -226,14 +229,14 @@ class _Difference:
 
     def _rename_one(self) -> bool:
         """Renames a column whose present name the records tell. False if there is none."""
-        told = self._columns()
+        layouts = self._layouts()
         for lower, name in self.known.items():
             present = self.names.get(self.identities.get(lower, ""), lower)
-            new = next((own[present] for own in reversed(told) if present in own), None)
+            new = next((layout[present] for layout in reversed(layouts) if present in layout), None)
             if new is None or present in self.known or name in self.state.keys:
                 continue
-            if any({lower, present} <= own.keys() for own in told) and lower not in self.current:
-                self.lost.append(name)  # a column of an earlier time had that name
+            if any({lower, present} <= layout.keys() for layout in layouts) and lower not in self.current:
+                self.doubts.append(name)  # a column of an earlier time had that name
             self._rename(lower, new)
             return True
         return False
@@ -247,38 +250,38 @@ class _Difference:
 
     def _look_at_rest(self) -> None:
         """Looks at the columns that keep their names, or that the newest record does not have."""
-        told = self._columns()
-        newest, unknown = told[-1], list[str]()
-        for lower, name in {lower: name for part in (*told, self.known) for lower, name in part.items()}.items():
+        layouts = self._layouts()
+        newest, unknown = layouts[-1], list[str]()
+        for lower, name in {lower: name for layout in (*layouts, self.known) for lower, name in layout.items()}.items():
             identity = self.identities.get(lower)
             present, is_anew = self.names.get(identity or ""), identity not in (None, self.current.get(lower, identity))
-            is_told = [lower in own for own in told]
-            is_anew |= bool(identity) and not present and is_told != sorted(is_told, reverse=True)
-            if is_anew and any(is_told):
-                self.lost.append(name)  # another column has its name, or had: nobody knows of which a record tells
+            is_there = [lower in layout for layout in layouts]
+            is_anew |= bool(identity) and not present and is_there != sorted(is_there, reverse=True)
+            if is_anew and any(is_there):
+                self.doubts.append(name)  # another column has its name, or had: nobody knows of which a record tells
             elif lower in newest:
                 continue
             elif present:
-                self.kept.append(name)
+                self.survivors.append(name)
             elif identity:
                 self.drops.append(name)
             elif lower in self.current:
-                (self.kept if newest.keys() <= self.current.keys() else self.lost).append(name)
+                (self.survivors if newest.keys() <= self.current.keys() else self.doubts).append(name)
             else:
                 unknown.append(name)
         guesses = (newest.keys() & self.known.keys() & self.current.keys()) - self.identities.keys()
-        (self.lost if self.new.keys() - self.gone or self.renames or guesses else self.drops).extend(unknown)
+        (self.doubts if self.new.keys() - self.relics or self.renames or guesses else self.drops).extend(unknown)
 
     def _look_at_records(self) -> None:
         """Looks whether records can have the columns that their names stand for."""
         alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
-        for own in self._columns():
-            if alive - own.keys():  # the other names may be those that these columns had for a time
-                self.lost += [name for lower, name in own.items() if lower not in alive | self.gone]
-            identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in own))
+        for layout in self._layouts():
+            if alive - layout.keys():  # the other names may be those that these columns had for a time
+                self.doubts += [name for lower, name in layout.items() if lower not in alive | self.relics]
+            identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in layout))
             numbers = [*map(number_of, identities)]
             if numbers != sorted(numbers):  # records have columns in the order of their numbers
-                self.lost += own.values()
+                self.doubts += layout.values()
 
 
 def number_of(identity: str) -> int:
