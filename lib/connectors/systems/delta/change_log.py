@@ -309,7 +309,7 @@ class _Part:
         parsed = self.rows.withColumn("change", F.from_json("text", _read_type(self.form), {"mode": "FAILFAST"}))
         if any(column.exact is not None for column in self.form.row):
             # what the numbers' quotes would break or alter, such as text behind the value, is an error
-            options = {"mode": "FAILFAST", "allowSingleQuotes": "false"} if self.is_plain else {}
+            options = {"mode": "FAILFAST", "allowSingleQuotes": "false"} if self.is_plain else {"mode": "PERMISSIVE"}
             parsed = parsed.withColumn("exact", F.from_json("original", _exact_type(self.form), options)["payload"])
         change = F.col("change")
         source = change["source"] if self.form.is_envelope else change
