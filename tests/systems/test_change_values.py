@@ -84,9 +84,10 @@ def test_a_numeric_without_precision_is_a_number_and_one_that_does_not_fit_is_an
             changes(spark, database.upsert(id=1, free=free_decimal(unscaled, scale))).frame.collect()
 
 
-@pytest.mark.soak
-def test_decimals_of_38_digits_keep_both_ends(spark: Any) -> None:
-    database = Database()
+@pytest.mark.essential
+@pytest.mark.environments("local", "connect")
+def test_decimals_of_38_digits_keep_both_ends(environment: Any) -> None:
+    spark, database = environment.spark, Database()
     kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True}
     database.fields["wide"] = {**kind, "parameters": {"scale": "0", "connect.decimal.precision": "38"}}
     ends = [10**38 - 1, -(10**38) + 1, 0, -1]
