@@ -143,6 +143,15 @@ def test_former_names_lead_to_a_column_until_another_one_has_them() -> None:
     assert gone.state(after).orphans == ("b", "m")
 
 
+def test_a_former_name_beside_a_column_that_the_connector_leaves_out() -> None:
+    after = evolved(state(), "id a m x", "id a m").state(state())
+    back = evolved(after, "id a b x", "id a b")
+    assert (back.renames, back.aliases) == ({"m": "b"}, {"m": "b"})
+    with pytest.raises(Fatal, match="nobody can say"):
+        evolved(after, "id a - x b", "id a b")
+    assert named(evolved(after, "id a m x b", "id a b"), "id a b") == "id a m", "a record from before the rename"
+
+
 def test_names_that_move_on_lead_on() -> None:
     before = state()
     first = evolved(before, "id b c", "id b c")

@@ -184,6 +184,7 @@ class _Difference:
         self.survivors: list[str] = []
         self.doubts: list[str] = []
         self.aliases = dict(state.aliases)
+        self._look_at_aliases({*map(str.lower, schemas[-1])})
         while self._rename_one():
             pass
         self.new = {lower: name for lower, name in self._layouts()[-1].items() if lower not in self.known}
@@ -226,6 +227,17 @@ class _Difference:
         names = [] if self.state.columns else self.schemas[0]
         found = {name.lower(): (self.current.get(name.lower(), ""), place) for place, name in enumerate(names, 1)}
         return {name: identity for name, (identity, place) in found.items() if number_of(identity) == place}
+
+    def _look_at_aliases(self, newest: Set[str]) -> None:
+        """Looks at former names in the newest record: a column may have it again, or another one, if the former is gone."""
+        for alias, name in self.state.aliases.items():
+            identity, other = self.identities.get(name.lower()), self.current.get(alias)
+            if alias not in newest or newest == self.current.keys() or not _is_former(alias, newest, self.state.aliases):
+                continue
+            if other == identity:
+                del self.aliases[alias]
+            elif other and identity not in self.names:
+                self.doubts.append(name)
 
     def _rename_one(self) -> bool:
         """Renames a column whose present name the records tell. False if there is none."""
