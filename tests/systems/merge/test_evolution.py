@@ -152,6 +152,12 @@ def test_a_former_name_beside_a_column_that_the_connector_leaves_out() -> None:
     assert named(evolved(after, "id a m x b", "id a b"), "id a b") == "id a m", "a record from before the rename"
 
 
+def test_two_former_names_of_a_column_in_one_record_stop_the_table() -> None:
+    before = replace(state("id a n", n="9.3"), aliases={"b": "n", "m": "n"})
+    with pytest.raises(Fatal, match="nobody can say"):
+        evolved(before, "id a n", "id a b m")
+
+
 def test_names_that_move_on_lead_on() -> None:
     before = state()
     first = evolved(before, "id b c", "id b c")

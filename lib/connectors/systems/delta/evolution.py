@@ -130,8 +130,8 @@ def evolution_of(
     unchanged = Evolution(state.aliases, state.identities, present=known)
     if not {*map(str.lower, state.keys)} <= {*newest}:  # the merge refuses another key
         return unchanged
-    layouts = [{*map(str.lower, _columns_of(schema, state.aliases, known))} for schema in schemas]
-    if state.identities and not is_old and all(layout == known for layout in layouts):
+    layouts = [sorted(map(str.lower, _columns_of(schema, state.aliases, known))) for schema in schemas]
+    if state.identities and not is_old and all(layout == sorted(known) for layout in layouts):
         return unchanged
     current = {name.lower(): identity for name, identity in catalog().items()}
     if not current and (state.identities or not is_strict):  # the table was dropped
@@ -287,7 +287,9 @@ class _Difference:
     def _look_at_records(self) -> None:
         """Looks whether records can have the columns that their names stand for."""
         alive = {lower for lower in self.known if self.identities.get(lower) in self.names}
-        for layout in self._layouts():
+        for schema, layout in zip(self.schemas, self._layouts(), strict=True):
+            if len(layout) < len(schema):  # two of its names were one column's, one behind the other
+                self.doubts += layout.values()
             if alive - layout.keys():  # the other names may be those that these columns had for a time
                 self.doubts += [name for lower, name in layout.items() if lower not in alive | self.relics]
             identities = filter(None, (self.identities.get(lower) or self.current.get(lower) for lower in layout))
