@@ -128,7 +128,7 @@ def test_the_slot_of_a_quiet_table_moves_while_another_is_busy_also_after_a_star
             assert SNAPSHOT & host.facts().keys() == (set() if life else SNAPSHOT)
             shop.sql(f"INSERT INTO orders (id) VALUES ({201 + life})")  # the next start goes on behind a change of a table
             reader.follow(host, lambda: len(reader.keys) > 200 + life)  # noqa: B023
-        assert 2 <= reader.empty <= times + 2, "each step of the slot is an epoch, and no look is one"
+        assert 1 <= reader.empty <= times + 2, "the slot moves by epochs, and no look is one"
     assert reader.keys == list(range(1, 203))
     text = rf"keeps all of its log for the slot {shop.name}/{shop.name} \(max_slot_wal_keep_size=-1\).*may fill"
     told = bounds(caplog)
