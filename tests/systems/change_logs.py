@@ -37,7 +37,7 @@ def changes(
     types = {name: DataType.fromDDL(kind) for name, kind in known.items()}
     schema: Any = DataType.fromDDL(plain) if plain else None
     (summary,) = summaries_of(frame)[0].values()
-    return with_defaults(changes_of(frame, summary.schemas, schema, types, fills), types)
+    return with_defaults(changes_of(frame, summary.schemas, schema, types, fills), types, None)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from .change_log import (
 )
 from .column_types import fitted
 from .holes import ABSENT, mark_of
-from .log_state import Alteration, LogState, SnapshotRows
+from .log_state import JSON_TIMES, Alteration, LogState, Origin, SnapshotRows
 from .positions import ARRIVAL, place_of, place_text
 
 if TYPE_CHECKING:
@@ -33,21 +33,31 @@ if TYPE_CHECKING:
 
 BEGIN: Final = "__connectors_begin"
 """The column of the newest change of a key that has the position at which its row has begun in the batch."""
+AFTER_DELETION: Final = "__connectors_after_deletion"
+"""The column beside ``BEGIN`` that is true where a deletion of the key is in the batch."""
 _NEWEST, _ORDER = "__connectors_newest", "__connectors_order"
 
 
-def with_defaults(changes: Changes, known: Container[str]) -> Changes:
+def with_defaults(changes: Changes, known: Mapping[str, Any], state: LogState | None) -> Changes:
     """``changes`` of which those that lack a column have its default if they are older than it, and else no value.
 
-    The positions tell which are older: partitions of a topic interleave, and a connector that starts again repeats records.
+    The positions tell which are older: partitions of a topic interleave, a connector that starts again repeats records, and
+    a snapshot is ahead of the log. ``known`` are the types of the table's columns, and ``state`` has the origins of some.
     Raises :class:`Misconfigured` for a default that nobody knows, of a column that is not ``known``.
     """
     from pyspark.sql import functions as F
+    from pyspark.sql.types import DataType
 
-    names, frame = sorted(changes.gaps), changes.frame
+    origins = {} if state is None else {name: origin for name, origin in state.origins.items() if name in known}
+    others = {name: known[name] for name in origins.keys() - {*map(str.lower, changes.columns)}}
+    names, frame = sorted({*changes.gaps, *others}), changes.frame
     if not names:
         return changes
-    digits = F.lit("") if changes.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
+    columns, declared = changes.columns | others, {**changes.declared}
+    for name, kind in others.items():
+        marks = F.array_append(ABSENT, F.lit(mark_of(name)))
+        frame = frame.withColumn(name, F.lit(None).cast(kind)).withColumn(ABSENT, marks)
+    digits = _digits(changes.order)
     place, ordinal, is_read = F.concat(digits, place_of(0, 0, F.col(ORDINAL))), F.col(ORDINAL), F.col(SNAPSHOT)
     is_absent = {name: F.array_contains(ABSENT, mark_of(name)) for name in names}
     lasts = [
@@ -61,16 +71,52 @@ def with_defaults(changes: Changes, known: Container[str]) -> Changes:
         if name in changes.required and name.lower() not in known and frame.where(is_older).limit(1).collect():
             raise unknown_value(name)
         cells[name] = F.when(~is_absent[name] | is_older, cells[name])
-    return replace(changes, frame=frame.select(*(cell.alias(name) for name, cell in cells.items())))
+        origin = origins.get(name.lower())
+        if state is None or origin is None or (origin.position is None and change is not None):
+            continue
+        if origin.position is None:  # the source has the column: the log is behind
+            declared |= {column: kind for column, kind in state.columns.items() if column.lower() == name.lower()}
+        is_older = ~is_read & (F.lit(True) if origin.position is None else digits < origin.position)
+        value = fitted(F.expr(origin.sql()), DataType.fromDDL(origin.kind), columns[name], name)
+        cells[name] = F.when(is_absent[name] & is_older, value).otherwise(cells[name])
+    frame = frame.select(*(cell.alias(name) for name, cell in cells.items()))
+    return replace(changes, frame=frame, columns=columns, declared=declared, gaps=changes.gaps | others.keys())
+
+
+def origins_of(changes: Changes, known: Mapping[str, Origin], types: Container[str]) -> dict[str, Origin]:
+    """The ``known`` origins, with what ``changes`` tell of them, and those of columns beside the table's ``types``."""
+    from pyspark.sql import functions as F
+
+    def value(name: str) -> Column:
+        default = changes.defaults.get(name)
+        return F.lit(None).cast("string") if default is None else F.to_json(F.struct(default.alias("v")), JSON_TIMES)
+
+    def position(name: str) -> Column:
+        return F.min(F.when(~F.array_contains(ABSENT, mark_of(name)) & ~F.col(SNAPSHOT), _digits(changes.order)))
+
+    origins, names = {**known}, {name.lower(): name for name in changes.columns}
+    if new := [lower for lower in names if lower not in types]:
+        spark, kinds = changes.frame.sparkSession, (changes.columns[names[lower]].simpleString() for lower in new)
+        values = spark.range(1).select(*(value(names[lower]).alias(lower) for lower in new)).collect()[0]
+        origins |= {lower: Origin(None, kind, text) for lower, kind, text in zip(new, kinds, values, strict=True)}
+    if unplaced := [lower for lower, origin in origins.items() if origin.position is None and lower in names]:
+        positions = changes.frame.agg(*(position(names[lower]).alias(lower) for lower in unplaced)).collect()[0]
+        origins |= {lower: origins[lower]._replace(position=p) for lower, p in zip(unplaced, positions, strict=True)}
+    return origins
+
+
+def _digits(order: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit("") if order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
 
 
 def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
     """``changes`` with their positions. A change that names no row is an error of the query."""
     from pyspark.sql import functions as F
 
-    digits = F.lit("") if state.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
     place = place_of(state.life, batch.number, F.col(ORDINAL))
-    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place)
+    position = F.concat(F.lit(f"{state.generation:03d}"), _digits(state.order), place)
     nulls = [F.col(quoted(key)).isNull() for key in keys]
     is_nameless = reduce(and_, nulls) | (F.col(DELETED) & reduce(or_, nulls))
     message = F.lit(
@@ -122,16 +168,17 @@ def newest_changes(
     from pyspark.sql import functions as F
 
     frame, by_key = changes.frame, Window.partitionBy(*map(quoted, keys))
-    is_behind_read = F.lit(True)
+    is_behind_read, begins = F.lit(True), F.col(MOVED) | F.col(DELETED)
     if may_be_snapshot:
         last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(by_key)
         is_behind_read = F.coalesce(F.col(ORDINAL) >= last_read, is_behind_read)
+        begins = F.col(DELETED) | (F.col(MOVED) & last_read.isNull())  # the snapshot has read the row
     frame = frame.withColumn(_ORDER, F.struct(is_behind_read, ~F.col(SNAPSHOT), F.col(POSITION)))
     order = F.col(_ORDER)
     if holes or has_orphans:
-        begin = F.max(F.when(F.col(MOVED) | F.col(DELETED), order)).over(by_key)
-        frame = frame.withColumn(BEGIN, begin).where(F.col(BEGIN).isNull() | (order >= F.col(BEGIN)))
-        frame = frame.withColumn(BEGIN, F.col(BEGIN)[POSITION])
+        frame = frame.withColumn(AFTER_DELETION, F.max(DELETED).over(by_key))
+        frame = frame.withColumn(BEGIN, F.max(F.when(begins, order)).over(by_key))
+        frame = frame.where(F.col(BEGIN).isNull() | (order >= F.col(BEGIN))).withColumn(BEGIN, F.col(BEGIN)[POSITION])
     columns = [name for name in frame.columns if name != _ORDER]
     whole = F.struct(*(F.col(quoted(name)) for name in columns))
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]

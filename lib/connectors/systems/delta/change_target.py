@@ -29,8 +29,6 @@ COMPLETE: Final = "complete"
 """The state of a history that has all rows of the table."""
 END: Final = "is_deleted"
 """The column of the history that tells the ends of rows."""
-_TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
-"""The options by which the default of a column is kept as JSON: no session's zone alters it."""
 
 
 class ChangeTarget:
@@ -111,34 +109,29 @@ class ChangeTarget:
     def has_rows(self, spark: SparkSession) -> bool:
         return bool(spark.sql(f"SELECT 1 FROM {self.sql} LIMIT 1").collect())
 
-    def add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
-        """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
-        from pyspark.sql import functions as F
-
+    def add_column(self, spark: SparkSession, name: str, state: LogState, changes: Changes) -> None:
+        """Adds a column of ``state``, and fills in its default. The table remembers what is to be filled, until it is."""
+        origin = state.origins[name.lower()]
         is_left_out = self.state is not None and name in self.state.columns and name not in self.values["fill"]
         if (is_left_out or name in changes.required) and self.has_rows(spark):
             raise _left_out(name) if is_left_out else unknown_value(name)
-        fill = None
-        if (default := changes.defaults.get(name)) is not None:
-            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
-            fill = {"column": name, "kind": kind, "text": text}
-            self._set_properties(spark, {_FILL: _hexadecimal(fill)})
-        spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {kind})")
-        if fill is not None:
-            self.fill(spark, fill)
+        fill = {} if origin.default is None else {_FILL: _hexadecimal(name)}
+        self._set_properties(spark, {STATE_PROPERTY: state.text(), **fill})
+        self.state = state
+        spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {origin.kind})")
+        if fill:
+            self.fill(spark, name)
 
-    def fill(self, spark: SparkSession, fill: Mapping[str, str]) -> None:
+    def fill(self, spark: SparkSession, name: str) -> None:
         """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
-        name, schema = fill["column"], f"v {fill['kind']}"
         if name in spark.sql(f"SELECT * FROM {self.sql} LIMIT 0").columns:
-            times = ", ".join(f"'{key}', '{value}'" for key, value in _TIMES.items())
-            text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
-            value = f"from_json({text}, '{schema}', map({times})).v"
+            origin = self.known_state.origins[name.lower()]
+            value = origin.sql()
             spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}")
             history = history_of(self.place)
             if self.state is not None and self.state.history and (known := known_columns(spark, history)) is not None:
                 if name.lower() not in map(str.lower, known.names):
-                    spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {fill['kind']})")
+                    spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {origin.kind})")
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 

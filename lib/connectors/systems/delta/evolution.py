@@ -51,7 +51,7 @@ class Evolution:
         return [None if name.lower() in gone else name for name in _columns_of(schema, self.aliases, self.present)]
 
     def types(self, types: Mapping[str, Any]) -> dict[str, Any]:
-        """The types of the table's columns, by their names in lower case, behind the evolution."""
+        """The ``types``, or other facts, of the table's columns behind the evolution, by their names in lower case."""
         names = {old.lower(): new.lower() for old, new in self.renames.items()}
         gone = {name.lower() for name in (*self.drops, *self.predecessors)}
         return {names.get(name, name): kind for name, kind in types.items() if name not in gone}
@@ -66,7 +66,10 @@ class Evolution:
         columns = {self.renames.get(name, name): kind for name, kind in state.columns.items() if name not in self.drops}
         aliases = {alias: name for alias, name in self.aliases.items() if name not in self.drops}
         orphans = tuple(sorted({*state.orphans, *self.drops, *(self.aliases.keys() - aliases.keys())}))
-        return replace(state, columns=columns, orphans=orphans, aliases=aliases, identities=self.identities)
+        origins = self.types(state.origins)
+        return replace(
+            state, columns=columns, orphans=orphans, origins=origins, aliases=aliases, identities=self.identities
+        )
 
     def declared(self, changes: Changes, state: LogState | None) -> dict[str, str]:
         """The columns of the source, also those that the newest of ``changes`` is older than."""

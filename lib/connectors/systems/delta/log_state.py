@@ -12,6 +12,8 @@ from .change_log import NAME
 from .positions import ARRIVAL, ORDINAL_LENGTH, PLACE_LENGTH
 
 STATE_PROPERTY: Final = "connectors.log"
+JSON_TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
+"""The options by which the default of a column is kept as JSON: no session's zone alters it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,26 @@ class Alteration(NamedTuple):
         return " ".join(filter(None, (self.kind, self.column, types)))
 
 
+class Origin(NamedTuple):
+    """How a column came to a table that was there.
+
+    ``position`` is the first one of the database's log that is known to have it; ``None`` while only snapshots do, which are
+    ahead of the log. ``default`` is the value of older rows, as JSON, of the type ``kind``.
+    """
+
+    position: str | None
+    kind: str
+    default: str | None
+
+    def sql(self) -> str:
+        """The value of older rows."""
+        if self.default is None:
+            return "NULL"
+        text = f"decode(unhex('{self.default.encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
+        options = ", ".join(f"'{key}', '{value}'" for key, value in JSON_TIMES.items())
+        return f"from_json({text}, 'v {self.kind}', map({options})).v"
+
+
 @dataclass(frozen=True)
 class LogState:
     """The log of one table.
@@ -50,6 +72,7 @@ class LogState:
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
     ``columns`` are the types, by name, that the log has declared last, and ``orphans`` the columns that it has declared before.
+    ``origins`` are those of columns that came later than the table, by their names in lower case.
     A table that evolves knows the ``identities`` that the database has for its columns, by their names, and by ``aliases``,
     which records may still have for columns, their names now; both in lower case.
     ``deleted`` is the column that tells which rows are deleted, where these stay. ``history`` is ``incomplete``, then
@@ -71,6 +94,7 @@ class LogState:
     streams: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
     orphans: tuple[str, ...] = ()
+    origins: Mapping[str, Origin] = field(default_factory=dict)
     identities: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     deleted: str | None = None
@@ -88,7 +112,8 @@ class LogState:
         except ValueError:
             raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
         known = {name: state[name] for name in cls.__annotations__ if name in state}
-        return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"])})
+        origins = {name: Origin(*origin) for name, origin in state["origins"].items()}
+        return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"]), "origins": origins})
 
     def declaring(self, columns: Mapping[str, str], seen: Iterable[str]) -> LogState:
         """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``."""

@@ -29,6 +29,7 @@ from ...ground.state import digest
 from .change_batch import (
     is_behind,
     newest_changes,
+    origins_of,
     passing_alterations,
     placed_changes,
     snapshot_rows,
@@ -202,7 +203,7 @@ class ChangeTableCommitter(RecordingCommitter):
         if ARRIVAL in (self.values["order"], self.target.state and self.target.state.order):
             changes = replace(changes, order=ARRIVAL)
         changes = replace(changes, declared=evolution.declared(changes, self.target.state))
-        changes = with_defaults(changes, types)
+        changes = with_defaults(changes, types, self.target.state and evolution.state(self.target.state))
         self._apply(changes, evolution, topic, summary, batch, records.sparkSession)
 
     def _evolution(self, spark: SparkSession, topic: str, summary: Summary) -> Evolution:
@@ -362,9 +363,10 @@ class ChangeTableCommitter(RecordingCommitter):
         types = target.types
         if policy == "ignore":
             changes = with_columns(changes, types)
+        state = replace(state, origins=origins_of(changes, state.origins, types))
         for name, kind in changes.columns.items():
             if name.lower() not in types:
-                target.add_column(spark, name, kind.simpleString(), changes)
+                target.add_column(spark, name, replace(target.known_state, origins=state.origins), changes)
                 types[name.lower()] = kind
         widen(spark, target.sql, types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})

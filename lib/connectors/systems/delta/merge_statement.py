@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...formats.base import quoted
-from .change_batch import BEGIN
+from .change_batch import AFTER_DELETION, BEGIN
 from .change_log import ATTEMPT, DELETED, POSITION, SNAPSHOT
 from .change_target import ChangeTarget
 from .holes import is_absent
@@ -72,7 +72,9 @@ class MergeStatement:
         """The row of the table is another one than that of the change, which has begun in the batch or behind a deletion."""
         length = 0 if self.target.known_state.order == ARRIVAL else PLACE_LENGTH  # a repeat of what the table has is no begin
         new, old = (f"left({side}, length({side}) - {length})" for side in (f"new.{BEGIN}", _old(self.target)))
-        conditions = [f"new.{BEGIN} IS NOT NULL AND ({_is_of_snapshot(self.target)} OR {new} > {old})"]
+        # only behind a deletion can a row of a snapshot not be the one that the change has begun
+        is_other = f"if({_is_of_snapshot(self.target)}, new.{AFTER_DELETION}, {new} > {old})"
+        conditions = [f"new.{BEGIN} IS NOT NULL AND {is_other}"]
         if self.target.deleted is not None:
             conditions.append(f"old.{quoted(self.target.deleted)} IS NOT NULL")
         return " OR ".join(conditions + self._truncated())
