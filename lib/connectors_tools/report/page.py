@@ -10,14 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from connectors.metrics.words import amount, count, duration
+from connectors.metrics.words import amount, count, duration, moment
+from connectors.quality.report import row_text, summary
 
 from .graph import graph, state_class, state_words
 from .plots import plots_of
-from .records import AttemptRecord, QualityRecord, QueryRecord, RunRecord, TaskRecord
+from .records import AttemptRecord, QueryRecord, RunRecord, TaskRecord
 
 _FOLDER: Final = Path(__file__).parent
-_LONGEST_VALUE: Final = 120
 _MINUTE: Final = 60.0
 
 
@@ -52,7 +52,7 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
     """The figures at the top: the number, what it is, and how it looks."""
     attempts = [attempt for _, attempt in run.attempts()]
     queries = [query.standing for attempt in attempts for query in attempt.queries]
-    checks = [check for attempt in attempts for report in attempt.quality for check in report.checks]
+    checks = [check for attempt in attempts for report in attempt.quality for check in report.outcomes]
     letters = sum(letters.count for attempt in attempts for letters in attempt.letters)
     passed = sum(check.ok for check in checks)
     figures = [(duration(run.seconds), "from start to end", "")]
@@ -144,8 +144,8 @@ def templates() -> Any:
         loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     styles = (_FOLDER / "page.css").read_text(encoding="utf-8")
-    environment.filters.update(duration=duration, state=state_words, look=state_class, moment=_moment, clock=_clock)
-    environment.filters.update(value=_value, quality=_quality_words, breakable=_breakable)
+    environment.filters.update(duration=duration, state=state_words, look=state_class, moment=moment, clock=_clock)
+    environment.filters.update(quality=summary, sample=row_text, breakable=_breakable)
     environment.globals.update(plots_of=plots_of, amount=amount, count=count, bar=_bar, styles=styles)
     environment.globals.update(components=_components, cost=_cost)
     return environment
@@ -158,23 +158,8 @@ def _breakable(name: str) -> Any:
     return Markup(escape(name).replace("_", "_<wbr>"))
 
 
-def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
-
-
 def _clock(seconds: float | None) -> str:
     return "" if seconds is None else datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%H:%M:%S")
-
-
-def _value(value: Any) -> str:
-    """A value of a sample row; text in quotes, so that an empty one is seen and "1" is not 1."""
-    text = "null" if value is None else repr(value) if isinstance(value, (str, bytes)) else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
-
-
-def _quality_words(report: QualityRecord) -> str:
-    rows = report.checks[0].rows if report.checks else 0
-    return f"{rows:,} row{'s' * (rows != 1)}; {sum(check.ok for check in report.checks)} of {len(report.checks)} checks passed"
 
 
 def _bar(run: RunRecord, item: TaskRecord | AttemptRecord) -> str:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ..bundle.configuration import as_text
 from ..bundle.model import FOR_EACH, NOTEBOOK
-from ..report import AttemptRecord, RunRecord, TaskRecord, write_page
-from ..report.records import DeadLetterRecord
+from ..report.page import write_page
+from ..report.records import AttemptRecord, DeadLetterRecord, RunRecord, TaskRecord
 from . import runs
 from .client import WorkspaceError, refusals
 from .task_records import CLOCKS_SECONDS, TaskRecords
