@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .compute import check_compute, entries
+from .compute import check_compute
 from .configuration import Findings, did_you_mean, one_letter_apart, resource_references
 from .declarative import Pipeline, pipeline
 from .loading import Bundle
 from .model import CONDITION, FOR_EACH, NOTEBOOK, PIPELINE, RUN_JOB, SERVICE_KINDS, Job, Task, upstream
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
 from .references import BadReference, Reference, Scope, lookup, misspelled, references
-from .resources import WORKSPACE, library_paths
+from .resources import WORKSPACE, every_task, library_paths
 
 JOB_MEMBERS = ("id", "name", "run_id", "repair_count", "trigger.type")
 TASK_MEMBERS = ("name", "run_id", "execution_count", "notebook_path")
@@ -291,7 +291,7 @@ def _synced(bundle: Bundle, path: Path) -> bool:
 def _check_environments(bundle: Bundle, job: Job, findings: Findings) -> None:
     declared = [entry for entry in job.config.get("environments") or [] if isinstance(entry, dict)]
     environments = {str(entry.get("environment_key")): entry for entry in declared}
-    for task in entries(job):
+    for task in every_task(job.config):
         key = task.get("environment_key")
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"

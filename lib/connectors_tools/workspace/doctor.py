@@ -17,10 +17,11 @@ from connectors.ground.runtime import dotted, version_of
 from connectors.workbench.doctor import Finding
 
 from ..bundle import Findings, validate
-from ..bundle.compute import check_compute, entries
+from ..bundle.compute import check_compute
 from ..bundle.configuration import Config
 from ..bundle.model import Job
 from ..bundle.notebooks import Notebook, UnreadableNotebook, read_notebook
+from ..bundle.resources import every_task
 from . import runs
 from .client import WorkspaceError, refusals
 from .settings import fingerprint, job_settings, uploaded_path
@@ -88,7 +89,7 @@ def _sparks(target: Target) -> Iterator[Finding]:
 def _with_known_clusters(target: Target, job: Job) -> Job:
     """The job with the runtime of each existing cluster in place of the cluster's id."""
     config = copy.deepcopy(job.config)
-    for entry in entries(replace(job, config=config)):
+    for entry in every_task(config):
         if number := entry.pop("existing_cluster_id", None):
             with refusals(f"cluster {number}"):
                 entry["new_cluster"] = {"spark_version": target.client.clusters.get(str(number)).spark_version}
