@@ -29,7 +29,7 @@ def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = No
     findings = Findings()
     for part in with_jobs_run(bundle, job, findings):
         findings.add(part.findings)
-        notebooks = dict(_notebooks(part, findings))
+        notebooks = dict(notebooks_of(part, findings))
         _check_references(part, overrides or {} if part is job else {}, findings)
         _check_resources(bundle, part, findings)
         for task in (task for task in part.parts if task.kind == PIPELINE):
@@ -104,7 +104,8 @@ def with_jobs_run(bundle: Bundle, job: Job, findings: Findings) -> list[Job]:
     return list(jobs.values())
 
 
-def _notebooks(job: Job, findings: Findings) -> Iterator[tuple[str, Notebook]]:
+def notebooks_of(job: Job, findings: Findings) -> Iterator[tuple[str, Notebook]]:
+    """The notebooks of a job by the keys of their tasks. What is wrong with one is in ``findings``."""
     for task in job.parts:
         if task.notebook is None:
             continue
@@ -244,7 +245,7 @@ def validate(bundle: Bundle) -> Findings:
         findings.add(check_job(bundle, job))
         _check_pause(bundle, job, findings)
         _check_environments(bundle, job, findings)
-        check_compute(job, dict(_notebooks(job, Findings())), findings)
+        check_compute(job, dict(notebooks_of(job, Findings())), findings)
     for key, config in bundle.pipelines.items():
         lines = (config.get("environment") or {}).get("dependencies") or []
         _check_requirements(bundle, f"{key}.environment", lines, findings)
