@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import threading
 import time
 from collections.abc import Mapping
@@ -246,11 +245,8 @@ def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _page_of(notebook: str) -> str:
     """A notebook's file as HTML: code and outputs as they stand there."""
-    try:
-        from nbconvert import HTMLExporter
-        from nbformat import reads
-    except ImportError:
-        return f"<pre>{html.escape(notebook)}</pre>"
+    from nbconvert import HTMLExporter
+    from nbformat import reads
+
     exporter: Any = HTMLExporter
-    exporter = exporter()
-    return str(exporter.from_notebook_node(reads(notebook, as_version=4))[0])
+    return str(exporter().from_notebook_node(reads(notebook, as_version=4))[0])

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.ground.clients import client_library
 from connectors.ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from ..bundle import Bundle
 
-INSTALL: Final = "databricks-sdk"
 _LOGIN: Final = (
     "log in by `databricks auth login`, or set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CONFIG_PROFILE); "
     "DATABRICKS_AUTH_TYPE and the variables of OAuth work too."
@@ -33,11 +31,6 @@ class WorkspaceError(ConnectorError):
     """A call that a workspace has refused, or did not answer in time; the SDK has tried again where that could help."""
 
 
-def sdk() -> Any:
-    """The module ``databricks.sdk``. Raises :class:`Misconfigured` where it is not installed."""
-    return client_library("databricks.sdk", INSTALL, connector="the workspace", option="databricks-sdk")
-
-
 def connect(bundle: Bundle | None = None) -> WorkspaceClient:
     """The workspace that the SDK finds: by the bundle's own ``profile`` and ``host``, the environment, or a profile.
 
@@ -45,9 +38,10 @@ def connect(bundle: Bundle | None = None) -> WorkspaceClient:
     """
     declared = bundle.config["workspace"] if bundle else {}
     names = {name: declared[name] for name in ("profile", "host") if declared.get(name)}
-    module = sdk()
+    from databricks.sdk import WorkspaceClient
+
     try:
-        client: WorkspaceClient = module.WorkspaceClient(**names, product="connectors", product_version=_version())
+        client = WorkspaceClient(**names, product="connectors", product_version=_version())
     except ValueError as refused:
         raise _not_logged_in(refused) from None
     return client
@@ -64,12 +58,13 @@ def brief(client: WorkspaceClient, seconds: int) -> WorkspaceClient:
 
 
 def _twin(client: WorkspaceClient, **settings: int) -> WorkspaceClient:
+    from databricks.sdk import WorkspaceClient
+
     config: Any = client.config
     config = config.copy()
     for name, value in settings.items():
         setattr(config, name, value)
-    twin: WorkspaceClient = sdk().WorkspaceClient(config=config)
-    return twin
+    return WorkspaceClient(config=config)
 
 
 def user_of(client: WorkspaceClient) -> str:
