@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -141,11 +140,3 @@ def _sample(letter: Mapping[str, Any]) -> LetterSample:
     record = (letter["record"] or b"").decode("utf-8", "replace")
     shown = record if len(record) <= _LONGEST else f"{record[:_LONGEST]}…"
     return LetterSample(str(letter["position"]), str(letter["error"])[:_LONGEST], shown)
-
-
-def warm_up() -> None:
-    """Loads what the page needs: it takes a second, in which a run waits for Spark anyway."""
-    if "nbconvert" not in sys.modules:
-        with suppress(ImportError):
-            import bleach.css_sanitizer  # noqa: F401
-            import nbconvert  # noqa: F401

@@ -10,6 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+import nbformat
+from bleach import Cleaner
+from bleach.css_sanitizer import CSSSanitizer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
+
 from connectors.metrics.words import amount, count, duration, moment
 from connectors.quality.report import row_text, summary
 
@@ -70,8 +78,6 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
 
 @lru_cache(maxsize=1)
 def _exporter() -> Any:
-    from nbconvert import HTMLExporter
-
     exporter = HTMLExporter(template_name="basic", exclude_anchor_links=True, sanitize_html=True)
     exporter.register_filter("clean_html", lambda html: _clean(str(html)))
     return exporter
@@ -96,8 +102,6 @@ _PICTURE: Final = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml)[;,]", re.
 
 def notebook_html(file: Path | None) -> str:
     """The executed notebook as HTML with its outputs and pictures, without scripts; a sentence where it cannot be read."""
-    import nbformat
-
     try:
         document = nbformat.read(file, as_version=4)
         for output in (output for cell in document.cells for output in cell.get("outputs", ()) if "metadata" in output):
@@ -113,9 +117,6 @@ def _clean(html: str) -> str:
 
     What it leaves open ends with it. Ids go; styles of an element stay where they cannot lay it over others.
     """
-    from bleach import Cleaner
-    from bleach.css_sanitizer import CSSSanitizer
-
     if html.count("<") > _MOST_TAGS:
         return f"<p>{len(html):,} characters of HTML are not shown here; the executed notebook has them.</p>"
     cleaner = Cleaner(_TAGS, _is_harmless, ["http", "https", "mailto", "data"], strip=True, css_sanitizer=CSSSanitizer())
@@ -128,8 +129,6 @@ def _is_harmless(tag: str, attribute: str, value: str) -> bool:
 
 
 def _code_styles() -> str:
-    from pygments.formatters import HtmlFormatter
-
     light = HtmlFormatter(style="friendly").get_style_defs(".notebook .highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".notebook .highlight")
     return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
@@ -138,8 +137,6 @@ def _code_styles() -> str:
 @lru_cache(maxsize=1)
 def templates() -> Any:
     """The templates of pages, with their filters and styles."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
@@ -153,8 +150,6 @@ def templates() -> Any:
 
 def _breakable(name: str) -> Any:
     """A name that a narrow page breaks behind its underscores."""
-    from markupsafe import Markup
-
     return Markup(escape(name).replace("_", "_<wbr>"))
 
 

@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.errors import PermissionDenied, Unauthenticated
+from databricks.sdk.errors.base import DatabricksError
+from databricks.sdk.service.workspace import ImportFormat
+
 from connectors.ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
-
     from ..bundle import Bundle
 
 _LOGIN: Final = (
@@ -38,8 +41,6 @@ def connect(bundle: Bundle | None = None) -> WorkspaceClient:
     """
     declared = bundle.config["workspace"] if bundle else {}
     names = {name: declared[name] for name in ("profile", "host") if declared.get(name)}
-    from databricks.sdk import WorkspaceClient
-
     try:
         client = WorkspaceClient(**names, product="connectors", product_version=_version())
     except ValueError as refused:
@@ -58,8 +59,6 @@ def brief(client: WorkspaceClient, seconds: int) -> WorkspaceClient:
 
 
 def _twin(client: WorkspaceClient, **settings: int) -> WorkspaceClient:
-    from databricks.sdk import WorkspaceClient
-
     config: Any = client.config
     config = config.copy()
     for name, value in settings.items():
@@ -75,8 +74,6 @@ def user_of(client: WorkspaceClient) -> str:
 
 def write_file(client: WorkspaceClient, path: str, content: bytes, *, overwrite: bool = True) -> None:
     """Writes a file or notebook of the workspace. The SDK sends this call again; it never does so with ``workspace.upload``."""
-    from databricks.sdk.service.workspace import ImportFormat
-
     text = base64.b64encode(content).decode()
     client.workspace.import_(path, content=text, format=ImportFormat.AUTO, overwrite=overwrite)
 
@@ -84,9 +81,6 @@ def write_file(client: WorkspaceClient, path: str, content: bytes, *, overwrite:
 @contextlib.contextmanager
 def refusals(what: str) -> Iterator[None]:
     """Turns the SDK's errors inside into :class:`WorkspaceError`, which say what was being done and what to do now."""
-    from databricks.sdk.errors import PermissionDenied, Unauthenticated
-    from databricks.sdk.errors.base import DatabricksError
-
     try:
         yield
     except Unauthenticated as refused:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from databricks.sdk.errors import NotFound
+
 from connectors.ground.runtime import dotted, version_of
 from connectors.workbench.doctor import Finding
 
@@ -131,8 +133,6 @@ def _configurations(target: Target) -> str:
 
 
 def _exists(kind: str, name: str, read: Callable[[str], Any], way_out: str) -> Finding:
-    from databricks.sdk.errors import NotFound
-
     try:
         with refusals(f"{kind} {name}"):
             try:

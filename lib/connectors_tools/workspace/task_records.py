@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
 
 from connectors.metrics.history import RUNNING, BatchRecord, Standing
 from connectors.quality.report import CheckOutcome, Report
@@ -21,9 +23,6 @@ from connectors.workbench.task_record import folder_of
 from ..bundle.record import dead_letters
 from ..report.records import DeadLetterRecord, QueryRecord
 from .client import brief
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _VOLUMES: Final = "/Volumes/"
 CLOCKS_SECONDS: Final = 30.0
