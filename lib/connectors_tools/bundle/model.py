@@ -388,8 +388,8 @@ def check_graph(job: str, tasks: Mapping[str, Task], findings: Findings) -> None
             _check_dependency(f"{job}.{task.key}", dependency.task, dependency.outcome, tasks, nested, findings)
     try:
         TopologicalSorter({task.key: [other.task for other in task.depends_on] for task in tasks.values()}).prepare()
-    except CycleError as found:
-        findings.problem(job, f"tasks depend on each other in a circle: {' -> '.join(reversed(found.args[1]))}")
+    except CycleError as circle:
+        findings.problem(job, f"tasks depend on each other in a circle: {' -> '.join(reversed(circle.args[1]))}")
 
 
 def in_order(tasks: Mapping[str, Task]) -> list[Task]:

@@ -68,9 +68,9 @@ class ApiService(Server):
 
     def behave(self, **behaviour: Any) -> None:
         """Sets the parts of :class:`ApiBehaviour`, all others as they are by default. The latency outlives a kill."""
-        own = ApiBehaviour(**behaviour)
-        self.latency = own.latency
-        request_json(f"{self.url}/behaviour", asdict(own), "PUT")
+        settings = ApiBehaviour(**behaviour)
+        self.latency = settings.latency
+        request_json(f"{self.url}/behaviour", asdict(settings), "PUT")
 
     def add(self, table: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds records to a table, or puts them in the place of those of their ``id``."""

@@ -47,10 +47,10 @@ class Authority:
         """A new key (PKCS 8) and the chain of its certificate, for whoever is called ``host``."""
         from cryptography.hazmat.primitives import serialization as forms
 
-        issued = self._authority.issue_cert(host, key_type=self._kind)
-        key = forms.load_pem_private_key(issued.private_key_pem.bytes(), None)
+        certificate = self._authority.issue_cert(host, key_type=self._kind)
+        key = forms.load_pem_private_key(certificate.private_key_pem.bytes(), None)
         text = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
-        return text, b"".join(part.bytes() for part in issued.cert_chain_pems)
+        return text, b"".join(part.bytes() for part in certificate.cert_chain_pems)
 
 
 def certificates(folder: Path, host: str = HOST) -> Certificates:

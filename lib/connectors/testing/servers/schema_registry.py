@@ -127,8 +127,8 @@ def _serve(port: int, *login: str) -> None:
         return web.json_response({"id": store.add(request.match_info["subject"], parts)})
 
     async def version(request: web.Request) -> web.Response:
-        found = store.version(request.match_info["subject"], request.match_info["version"])
-        return web.json_response(found) if found else refused(404, 40401, "Subject not found")
+        answer = store.version(request.match_info["subject"], request.match_info["version"])
+        return web.json_response(answer) if answer else refused(404, 40401, "Subject not found")
 
     app = web.Application(middlewares=[guarded])
     app.add_routes([web.get("/seen", seen), web.put("/behaviour", behave), web.get("/schemas/ids/{id}", schema)])
