@@ -68,6 +68,7 @@ pytest_plugins = ["connectors.testing.environments"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--evidence", action="store_true", help="puts what has passed into tests/stored/evidence.json")
+    parser.addoption("--environment-table", default="", help="writes what passed where to a file", metavar="FILE")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,6 +82,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.evidence import EvidenceRecord
 
         config.pluginmanager.register(EvidenceRecord())
+    if file := config.getoption("--environment-table"):
+        from tests.environments.environment_table import EnvironmentTable
+
+        config.pluginmanager.register(EnvironmentTable(Path(str(file))), "environment-table")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -111,7 +111,7 @@ def run(
 
         state = run_there(_target_of(target, variables), job, overrides, only, reporter)
     else:
-        on_page = _open_page if opens else _leave_page
+        on_page = _open_page if opens else lambda page: None
         state = run_job(_bundle(target, variables), job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 130 if state is State.CANCELED else 1)
 
@@ -324,10 +324,6 @@ def _open_page(page: Path) -> None:
     """Opens a page in the browser; where there is none, says where the page is."""
     if click.launch(page.resolve().as_uri()) != 0:
         click.echo(f"no browser here; the page of the run: {page}")
-
-
-def _leave_page(page: Path) -> None:
-    """Nobody wants to see the page now."""
 
 
 def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from connectors.ground.messages import message_in
-from connectors.metrics.words import count
+from connectors.metrics.words import count, moment
 
 from .cli_systems import echo_json, in_json, json_object, pairs
 
@@ -142,8 +142,6 @@ def _in_zone(time: datetime.datetime) -> datetime.datetime:
 
 
 def _kind_lines(kind: Kind) -> Iterator[str]:
-    from .listing import moment
-
     again = f", sent again {count(kind.sends, 'time')}" if kind.sends else ""
     yield f"{count(kind.count, 'dead letter')} of {kind.source}, {kind.error_class}{again}"
     yield f"    {kind.error}"
@@ -153,7 +151,6 @@ def _kind_lines(kind: Kind) -> Iterator[str]:
 
 def _letter_lines(letter: Letter, *, plain: bool) -> Iterator[str]:
     from .letters import error_without_values
-    from .listing import moment
 
     yield f"{letter['source']} at {letter['position']}, {moment(letter['at'].timestamp())}"
     yield f"    {letter['error_class']}: {letter['error'] if plain else error_without_values(letter)}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from connectors.ground.state import dumps
+from connectors.metrics.words import moment
 
 from .cli_systems import echo_json, in_json, json_object
 
@@ -205,8 +206,6 @@ def _lines(checkpoint: Checkpoint, entry: Entry | None, positions: Positions) ->
 
 def _heading(checkpoint: Checkpoint, entry: Entry | None) -> str:
     from connectors.metrics.queries import standing_of
-
-    from .listing import moment
 
     name = standing_of(checkpoint.query).name
     has_name = not checkpoint.query.startswith(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from connectors.core.ledger import Entry, LedgerContent, txn_app_id
 from connectors.metrics.history import RUNNING
 from connectors.metrics.queries import UNKNOWN, QueryStanding, SinkStanding, ago
-from connectors.metrics.words import amount, count
+from connectors.metrics.words import amount, count, moment
 
 _LONGEST_CAUSE = 300
 
@@ -78,11 +77,6 @@ def ledger_lines(facts: Mapping[str, Any]) -> Iterator[str]:
             rows = [] if batch["rows"] is None else [count(batch["rows"], "row")]
             shown = ", ".join([number, *rows, *([moment(batch["at"])] if batch["at"] else [])])
             yield f"        {shown}{': decided, not all of it published yet' if batch['pending'] else ''}"
-
-
-def moment(seconds: float) -> str:
-    """A time (seconds since 1970) as a person of this machine's zone reads it."""
-    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _short(text: str) -> str:

@@ -33,25 +33,30 @@ class Parameter:
 class SourceEnd:
     """A system that pipelines read.
 
-    ``records`` are what is read, in words, and ``record`` is one of them. ``address`` is the parameter that is empty for a
-    demonstration. ``options`` are Python code by option. ``rows`` is the body of the function that makes rows of records, and
-    no two rows have the same ``key``. ``query`` is the skeleton of the query: ``copy`` for a source that is read as a whole at
-    each run, ``changes`` for one that tells of inserts, updates and deletions, ``all_changes`` where it does so of many tables,
-    and ``tables`` where it follows many tables by queries.
+    ``records`` are what is read, in words, and ``record`` is one of them. The first of ``parameters`` is the address, unless
+    ``other_address`` names another one, or none. ``options`` are Python code by option. ``rows`` is the body of the function
+    that makes rows of records, and no two rows have the same ``key``. ``query`` is the skeleton of the query: ``copy`` for a
+    source that is read as a whole at each run, ``changes`` for one that tells of inserts, updates and deletions,
+    ``all_changes`` where it does so of many tables, and ``tables`` where it follows many tables by queries.
     """
 
     title: str
     records: str
     record: str
     format: str
-    address: str
     parameters: Sequence[Parameter]
     options: Mapping[str, str]
     rows: str
+    other_address: str | None = None
     plain: str = ""
     """The same without the places of records, for another target than Delta, where that is another text."""
     key: Sequence[str] = ("id",)
     query: str = "stream"
+
+    @property
+    def address(self) -> str:
+        """The parameter that is empty for a demonstration."""
+        return self.parameters[0].name if self.other_address is None else self.other_address
 
     @property
     def plural(self) -> str:
@@ -63,16 +68,17 @@ class SourceEnd:
 class TargetEnd:
     """A system that pipelines write.
 
-    ``effect`` is what becomes of the rows, in words; ``promise`` goes on with "each row …". ``added`` are columns that the
-    system wants beside those of a row. ``look`` is the code by which the gate sees what the system has, empty where it cannot.
+    ``effect`` is what becomes of the rows, in words; ``promise`` goes on with "each row …". ``parameters`` and
+    ``other_address`` are as those of a source. ``added`` are columns that the system wants beside those of a row. ``look`` is
+    the code by which the gate sees what the system has, empty where it cannot.
     """
 
     title: str
     effect: str
     promise: str
     format: str
-    address: str = ""
     parameters: Sequence[Parameter] = ()
+    other_address: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     added: str = ""
     refusal: str = "A row that the target refuses is set aside."
@@ -80,6 +86,11 @@ class TargetEnd:
     no_look: str = ""
     lookback: str = ""
     """How far back the gate looks for rows, where the system keeps them for a time only."""
+
+    @property
+    def address(self) -> str:
+        """The parameter that is empty for a demonstration."""
+        return self.parameters[0].name if self.other_address is None else self.other_address
 
 
 ONCE: Final = "also when a run is killed at any moment"

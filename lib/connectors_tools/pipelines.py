@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -393,11 +392,12 @@ def _problems(root: Path, name: str, files: Mapping[Path, str], *, is_foreign: b
 
 def _notebook(skeleton: str, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> str:
     """The text of a notebook, without outputs."""
-    v4: Any = import_module("nbformat.v4")
-    make = {"markdown": v4.new_markdown_cell, "code": v4.new_code_cell}
+    from nbformat import v4, writes
+
+    make: dict[str, Any] = {"markdown": v4.new_markdown_cell, "code": v4.new_code_cell}
     widgets = "\n".join(parameter.widget() for parameter in parameters)
     parts = _CELL.split(filled(skeleton, {**texts, "bootstrap": BOOTSTRAP.strip(), "widgets": widgets}))[1:]
     cells = [make[kind](text.strip()) for kind, text in zip(parts[::2], parts[1::2], strict=True)]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
-    return str(import_module("nbformat").writes(v4.new_notebook(cells=cells, metadata=_METADATA))) + "\n"
+    return f"{writes(v4.new_notebook(cells=cells, metadata=_METADATA))}\n"

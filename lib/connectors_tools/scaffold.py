@@ -18,12 +18,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import nbformat
 import yaml
+from nbformat import v4
 
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.systems import ENTRY_POINTS, SYSTEMS
@@ -181,8 +182,6 @@ class _Connector:
 
     def files(self) -> dict[Path, str]:
         """The text of each new file, and of the table of systems."""
-        import nbformat
-
         pipeline = nbformat.read(self._template_path(), as_version=4)
         cells, paths = self._cells(pipeline), self._paths()
         files = {paths["module"]: self._module(cells), paths["job"]: self._job()}
@@ -327,15 +326,15 @@ class _Connector:
         for cell in template.cells[1:]:
             tags = cell.metadata.get("tags", ())
             if "bootstrap" in tags or "parameters" in tags:
-                self._add_code(notebook, self._parameters(cell.source))
+                notebook.cells.append(v4.new_code_cell(self._parameters(cell.source)))
             if "register" in tags or "use" in tags or "gate" in tags:
                 if text:
-                    self._add_text(notebook, text.split("\n")[0] if "register" in tags else text)
+                    notebook.cells.append(v4.new_markdown_cell(text.split("\n")[0] if "register" in tags else text))
                 if not is_started:
-                    self._add_code(notebook, "\n".join(start))
+                    notebook.cells.append(v4.new_code_cell("\n".join(start)))
                 is_started = True
                 if "register" not in tags:
-                    self._add_code(notebook, self._renamed(cell.source))
+                    notebook.cells.append(v4.new_code_cell(self._renamed(cell.source)))
             text = cell.source if cell.cell_type == "markdown" else None
         return notebook
 
@@ -346,22 +345,15 @@ class _Connector:
         for cell in template.cells[1:]:
             tags = cell.metadata.get("tags", ())
             if cell.cell_type == "markdown":
-                self._add_text(notebook, cell.source)
+                notebook.cells.append(v4.new_markdown_cell(cell.source))
             elif "names" in tags:
-                self._add_code(notebook, f"from {self.module} import {', '.join(_defined_names(code))}")
+                notebook.cells.append(v4.new_code_cell(f"from {self.module} import {', '.join(_defined_names(code))}"))
             else:
-                self._add_code(notebook, self._parameters(self._renamed(cell.source)))
+                notebook.cells.append(v4.new_code_cell(self._parameters(self._renamed(cell.source))))
         return notebook
 
     def _new_notebook(self, template: Any, text: str) -> Any:
-        v4: Any = import_module("nbformat.v4")
         return v4.new_notebook(metadata=template.metadata, cells=[v4.new_markdown_cell(f"# {self.name}\n\n{text}")])
-
-    def _add_text(self, notebook: Any, text: str) -> None:
-        notebook.cells.append(import_module("nbformat.v4").new_markdown_cell(text))
-
-    def _add_code(self, notebook: Any, code: str) -> None:
-        notebook.cells.append(import_module("nbformat.v4").new_code_cell(code))
 
     def _parameters(self, code: str) -> str:
         own = re.sub(rf'"{self.template.notebook}(_proof)?"', rf'"{self.name}\1"', code)

@@ -27,10 +27,7 @@ _FOLDER: Final = re.compile(r"\]\((notebooks/(?:quickstart|templates))\)")
 
 
 def assemble(root: Path, folder: Path) -> None:
-    """Writes all that the site shows of the repository at ``root`` into ``folder``, which is made anew.
-
-    ``llms.txt`` lists the pages for a reader that is a program.
-    """
+    """Writes all that the site shows of the repository at ``root`` into ``folder``, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     for page in _found(root, _PAGES):
         _write(folder / page, _linked((root / page).read_text()))
@@ -42,10 +39,6 @@ def assemble(root: Path, folder: Path) -> None:
     for module in _MODULES:
         _write(folder / "lib" / "docs" / "python" / f"{module.rpartition('.')[2]}.md", "\n".join(_described(module)))
     shutil.move(folder / "README.md", folder / "index.md")
-    pages = sorted(path.relative_to(folder) for path in folder.rglob("*.md"))
-    titles = (re.search(r"^# (.*)$", (folder / page).read_text(), re.MULTILINE) for page in pages)
-    lines = [f"- [{title[1] if title else page.stem}]({page})" for page, title in zip(pages, titles, strict=True)]
-    _write(folder / "llms.txt", "\n".join(["# Connector accelerator", "", *lines, ""]))
 
 
 def _found(root: Path, patterns: tuple[str, ...]) -> Iterator[Path]:

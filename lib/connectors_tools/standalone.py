@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import connectors
 from connectors.connect.common_settings import reference_problems
-from connectors.connect.connector import SinkConnector
+from connectors.connect.connector import Connector, SinkConnector
 from connectors.connect.host import ConnectorSettings
 from connectors.connect.hosts import sink_host, source_host
 from connectors.connect.plugins import connector_class
 from connectors.connect.properties import parse_properties
 from connectors.ground.errors import ConnectorError, Misconfigured, Problem
+from connectors.ground.messages import own_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,25 +144,25 @@ def run(
     for name, query in queries.items():
         echo(f"{name}  started, query {query.id}")
     failed: set[str] = set()
-    while not stop.wait(0.5) and any(query.isActive for query in queries.values()):
+
+    def note_failures() -> None:
         for name, query in queries.items():
             if name not in failed and not query.isActive and query.exception() is not None:
                 failed.add(name)
                 echo(f"{name}  FAILED: {_message(query.exception())}")
-    for name, query in queries.items():
+
+    while not stop.wait(0.5) and any(query.isActive for query in queries.values()):
+        note_failures()
+    for query in queries.values():
         if query.isActive:
             query.stop()
-        if name not in failed and query.exception() is not None:
-            failed.add(name)
-            echo(f"{name}  FAILED: {_message(query.exception())}")
-        elif name not in failed:
-            echo(f"{name}  ended")
+    note_failures()
+    for name in (name for name in queries if name not in failed):
+        echo(f"{name}  ended")
     return not failed
 
 
 def _message(error: Any) -> str:
-    from connectors.ground.messages import own_message
-
     return own_message(error) or str(error).splitlines()[0]
 
 
@@ -216,26 +217,21 @@ def _defaults(worker: Mapping[str, str], properties: Mapping[str, str]) -> dict[
 
 
 def _is_sink(properties: Mapping[str, str]) -> bool:
-    if "topics" in properties or "topics.regex" in properties:
-        return True
-    try:
-        connector_class(properties.get("connector.class", ""), SinkConnector)
-    except ValueError:
-        return False
-    return True
+    return "topics" in properties or "topics.regex" in properties or _is_class_here(properties, SinkConnector)
 
 
 def _is_java(worker: Mapping[str, str], properties: Mapping[str, str]) -> bool:
     """True for a class that Python does not have, where the worker names a folder of jars."""
-    if not worker.get("plugin.path"):
-        return False
-    from connectors.connect.connector import Connector
+    return bool(worker.get("plugin.path")) and not _is_class_here(properties, Connector)
 
+
+def _is_class_here(properties: Mapping[str, str], kind: type[Any]) -> bool:
+    """True for a connector whose class Python has, and that is a ``kind``."""
     try:
-        connector_class(properties.get("connector.class", ""), Connector)
+        connector_class(properties.get("connector.class", ""), kind)
     except ValueError:
-        return True
-    return False
+        return False
+    return True
 
 
 def _problems(assembly: Assembly, worker: Mapping[str, str]) -> list[Problem]:

@@ -15,9 +15,9 @@ from connectors import async_io
 from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run, worker
 from connectors.ground.errors import Misconfigured, Poison, Transient
-from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresServer, RedisServer
+from connectors.testing.servers import HOST, ApiService, MotoServer, PostgresServer, RedisServer
+from connectors.testing.servers.api_service import UNKNOWN
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
-from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
 from tests.systems.http import answers as http_answers
 from tests.systems.jdbc.proxy import Proxy
@@ -43,7 +43,7 @@ def redis_server():
 
 @pytest.fixture(scope="module")
 def service_process():
-    server = HttpService().start()
+    server = ApiService().start()
     yield server
     server.stop()
 
@@ -185,7 +185,7 @@ def test_a_request_that_hangs_gets_the_fallback(service):
 
 
 def test_a_service_that_dies_and_returns_loses_no_row():
-    service = HttpService().start()
+    service = ApiService().start()
     service.behave(latency=0.01)
     under_way = threading.Event()
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(LIBRARY))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
 
 from connectors import async_io  # noqa: E402
-from connectors.testing.servers import HttpService  # noqa: E402
+from connectors.testing.servers import ApiService  # noqa: E402
 
 LATENCY = 0.01
 TASKS = 2
@@ -168,7 +168,7 @@ def blocking_udf(spark: Any, rows: int) -> dict[str, float]:
     return {"whole": rows / (time.perf_counter() - began)}
 
 
-def cases(spark: Any, service: HttpService) -> dict[str, dict[str, Callable[[], dict[str, float]]]]:
+def cases(spark: Any, service: ApiService) -> dict[str, dict[str, Callable[[], dict[str, float]]]]:
     """The cases by group; a group's cases follow each other in each round."""
     run = lambda rows, make=Simulated, **more: lambda: on_spark(spark, make, rows, **more)  # noqa: E731
     return {
@@ -223,7 +223,7 @@ def main() -> None:
 
     spark = session(f"local[{TASKS}]", {"spark.ui.showConsoleProgress": "false"})
     results: dict[str, list[dict[str, float]]] = defaultdict(list)
-    with HttpService(LATENCY) as service:
+    with ApiService(LATENCY) as service:
         groups = cases(spark, service)
         on_spark(spark, Simulated, 20_000)  # warm
         for _ in range(options.rounds):

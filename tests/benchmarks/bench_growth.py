@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from figures import figure
+from tests.shard_double import SCHEMA as RECORDS
+from tests.shard_double import ShardCursor, ShardDouble, ShardDoubleSource
 
 import connectors
 from connectors import connect, workbench
@@ -33,8 +35,6 @@ from connectors.core.reading import read_slice
 from connectors.systems.files.source import FilesSource
 from connectors.systems.kafka.source import KafkaSource
 from connectors.testing.servers import KafkaServer
-from connectors.testing.shard_double import SCHEMA as RECORDS
-from connectors.testing.shard_double import ShardCursor, ShardDouble, ShardDoubleSource
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 

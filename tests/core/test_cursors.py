@@ -19,9 +19,9 @@ from connectors.core.progress import unpacked
 from connectors.ground.errors import DataLoss, Misconfigured, StateError
 from connectors.storage import storage_of
 from connectors.testing.epoch_suite import EpochSourceSuite
-from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from connectors.testing.sqlite_file import transaction
+from tests.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
 
 from ..systems.reference_contexts import ShardContext
 from .epoch_race import two_attempts

@@ -39,8 +39,8 @@ BELOW = {
     "quality": {"ground", "core", "spark"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
-    "report": {"ground", "core", "metrics"},
-    "workspace": {"ground", "core", "metrics", "bundle", "report", "workbench"},
+    "report": {"ground", "core", "metrics", "quality"},
+    "workspace": {"ground", "core", "metrics", "quality", "bundle", "report", "workbench"},
 }
 """What each layer may import of the library, beside itself; ``report`` and ``workspace`` are tools."""
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.testing.environments import ENVIRONMENTS, LOCAL, EnvironmentTable
+from connectors.testing.environments import ENVIRONMENTS, LOCAL
+
+from .environment_table import EnvironmentTable
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("environments.md")

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.ground.errors import Misconfigured
 from connectors.ground.identities import service_credential
-from connectors_tools.fake_workspace import FakeRuntime
+from tests.fake_runtime import FakeRuntime
 
 CONNECTOR, METHOD = "connectors.toy", "get_credentials"
 

@@ -10,7 +10,8 @@ import pytest
 from connectors.ground import secrets
 from connectors.ground.secrets import filled
 from connectors.workbench.shim import DbUtils
-from connectors_tools.fake_workspace import FakeRuntime, FakeWorkspace
+from connectors_tools.fake_workspace import FakeWorkspace
+from tests.fake_runtime import FakeRuntime
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:

@@ -18,9 +18,10 @@ from connectors.systems.files import FilesSink
 from connectors.systems.print_rows import PrintSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FolderContext, SinkContext, SourceContext
-from connectors.testing.queue_double import QueueDouble, QueueDoubleSource
-from connectors.testing.shard_double import SCHEMA as SHARD_SCHEMA
-from connectors.testing.shard_double import ShardDouble, ShardDoubleSource
+from connectors.testing.queue_double import QueueDouble
+from tests.queue_source import QueueDoubleSource
+from tests.shard_double import SCHEMA as SHARD_SCHEMA
+from tests.shard_double import ShardDouble, ShardDoubleSource
 
 
 class SequenceContext(SourceContext):

@@ -13,9 +13,10 @@ import pytest
 import connectors
 from connectors.core.epochs import EpochLog
 from connectors.testing import SourceContext, same_records
-from connectors.testing.queue_double import QueueDouble, QueueDoubleSource
+from connectors.testing.queue_double import QueueDouble
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 from connectors.testing.sqlite_file import transaction
+from tests.queue_source import QueueDoubleSource
 
 from .reference_contexts import (
     BufferedContext,

@@ -23,7 +23,7 @@ from connectors.systems.pubsub import PubSubSource
 from connectors.systems.pubsub.connection import PubSubClient
 from connectors.testing.servers import MotoServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Rule
-from connectors_tools.fake_workspace import FakeRuntime
+from tests.fake_runtime import FakeRuntime
 from tests.servers import required
 from tests.systems.dynamodb.contexts import ItemsContext
 from tests.systems.kinesis.streams import refusal

@@ -18,9 +18,9 @@ from connectors.ground.errors import Misconfigured, StateError
 from connectors.metrics.queries import process_start
 from connectors.storage.local import LocalStorage
 from connectors.testing.forgetful_disk import ForgetfulDisk
-from connectors.testing.shard_double import ShardDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from connectors_tools.offsets import Checkpoint, Entry, SourceOffset
+from tests.shard_double import ShardDoubleSource
 
 from ..systems.reference_contexts import ShardContext
 from .checkpoints import FILES, KAFKA, MESSAGES, METADATA, SEQUENCE, checkpoint, offsets

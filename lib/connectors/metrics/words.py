@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -63,6 +64,11 @@ def duration(seconds: float) -> str:
     if whole < 7200:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def moment(seconds: float) -> str:
+    """A time (seconds since 1970) as a person of this machine's zone reads it."""
+    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def amount(number: float, unit: str = "") -> str:

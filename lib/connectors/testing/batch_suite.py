@@ -25,7 +25,7 @@ from ..ground.errors import Misconfigured
 from .compare import same_records
 from .contexts import SourceContext
 from .faults import Action, FailureInjector, Injected, Point, faulty_source
-from .source_suite import COUNT, Rows, SourceCases
+from .source_suite import COUNT, Rows, SourceCases, rows_by_turns
 
 
 class BatchRead:
@@ -109,15 +109,7 @@ class BatchSuite(SourceCases):
     def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext) -> None:
         written = system.write(COUNT)
         read = BatchRead(system, numPartitions="4")
-        tasks, rows = [read.batches(part) for part in read.slices()], []
-        while tasks:
-            for task in list(tasks):
-                batch = next(task, None)
-                if batch is None:
-                    tasks.remove(task)
-                else:
-                    rows += batch.to_pylist()
-        same_records(written, rows)
+        same_records(written, rows_by_turns([read.batches(part) for part in read.slices()]))
 
     def _resume(self, read: BatchRead, split: Any) -> None:
         reader = read.source.reader(read.schema)

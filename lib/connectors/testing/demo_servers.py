@@ -6,10 +6,9 @@ import contextlib
 import datetime
 import json
 import os
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from .demo import ROWS, Demo, Files
 from .scratch import SCRATCH, Order, Scratch, text_of
@@ -18,7 +17,6 @@ from .servers import (
     ApiService,
     CassandraServer,
     DynamoDbServer,
-    HttpService,
     KafkaServer,
     KinesisServer,
     MotoServer,
@@ -30,12 +28,14 @@ from .servers import (
 )
 from .servers.kafka_server import CONNECTION_STRING
 
+S = TypeVar("S", bound=Server)
 _ACCOUNT: Final = {"accessKeyId": "test", "secretAccessKey": "test"}
 
 
+class Served(Demo, Generic[S]):
+    """A demonstration on a server of its own, of ``kind``."""
 
-class Served(Demo):
-    """A demonstration on a server of its own."""
+    kind: type[S]
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -44,21 +44,18 @@ class Served(Demo):
             self.server.folder = folder
         self.server.start()
 
-    @abstractmethod
-    def launched(self) -> Any:
+    def launched(self) -> S:
         """The server, not yet started."""
+        return self.kind()
 
 
-class Kafka(Served):
+class Kafka(Served[KafkaServer]):
     system = "kafka"
-    server: KafkaServer
+    kind = KafkaServer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = self.server.bootstrap
-
-    def launched(self) -> Server:
-        return KafkaServer()
 
 
 class History(Kafka):
@@ -88,9 +85,9 @@ class EventHubs(Kafka):
         return SCRATCH["kafka"](self.server.bootstrap, {})
 
 
-class Kinesis(Served):
+class Kinesis(Served[KinesisServer]):
     system = "kinesis"
-    server: KinesisServer
+    kind = KinesisServer
     forgets = ("source", "target")
 
     def __init__(self, folder: Path) -> None:
@@ -98,21 +95,15 @@ class Kinesis(Served):
         self.address = "us-east-1"
         self.options = {"endpoint": self.server.url, **_ACCOUNT}
 
-    def launched(self) -> Server:
-        return KinesisServer()
 
-
-class Firehose(Served):
-    server: MotoServer
+class Firehose(Served[MotoServer]):
+    kind = MotoServer
     forgets = ("target",)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = "us-east-1"
         self.options = {"endpoint": self.server.url, **_ACCOUNT}
-
-    def launched(self) -> Server:
-        return MotoServer()
 
     def create(self, name: str) -> None:
         client = self.server.client("firehose")
@@ -121,21 +112,15 @@ class Firehose(Served):
             bucket = {"RoleARN": "arn:aws:iam::123456789012:role/delivery", "BucketARN": f"arn:aws:s3:::{name}"}
             client.create_delivery_stream(DeliveryStreamName=name, ExtendedS3DestinationConfiguration=bucket)
 
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        raise NotImplementedError("a delivery stream is no source")
 
-
-class PubSub(Served):
-    server: PubSubServer
+class PubSub(Served[PubSubServer]):
+    kind = PubSubServer
     forgets = ("source", "target")
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = "demonstration"
         self.options = {"endpoint": self.server.endpoint}
-
-    def launched(self) -> Server:
-        return PubSubServer()
 
     @contextlib.contextmanager
     def _clients(self) -> Iterator[tuple[Any, Any]]:
@@ -162,36 +147,33 @@ class PubSub(Served):
             publisher.publish(topic=f"projects/{self.address}/topics/{name}", messages=messages)
 
 
-class Redis(Served):
+class Redis(Served[RedisServer]):
     system = "redis"
-    server: RedisServer
+    kind = RedisServer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = self.server.url
 
-    def launched(self) -> Server:
-        server = RedisServer()
+    def launched(self) -> RedisServer:
+        server = super().launched()
         server.append_only = True
         return server
 
 
-class Changes(Served):
+class Changes(Served[PostgresServer]):
     """A PostgreSQL; each run also updates and deletes some orders.
 
     It keeps nothing where root runs it: then it is another user, who may not enter every folder.
     """
 
     system = "cdc"
-    server: PostgresServer
+    kind = PostgresServer
     forgets = ("source",) if hasattr(os, "getuid") and not os.getuid() else ()
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = f"{HOST}:{self.server.port}"
-
-    def launched(self) -> Server:
-        return PostgresServer()
 
     def scratch(self) -> Scratch:
         return SCRATCH["cdc"](self.address, {"database_user": self.server.user})
@@ -237,19 +219,16 @@ class WholeDatabase(Changes):
                 database.execute(f"INSERT INTO {name}.{table} {rows}")
 
 
-class OpenSearch(Served):
+class OpenSearch(Served[OpenSearchServer]):
     system = "elasticsearch"
-    server: OpenSearchServer
+    kind = OpenSearchServer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = self.server.url
 
-    def launched(self) -> Server:
-        return OpenSearchServer()
 
-
-class Restored(Served):
+class Restored(Served[S]):
     """A server that forgets; a file has all orders that it was given, so that the next one gets them, too."""
 
     forgets = ("target",)
@@ -267,59 +246,44 @@ class Restored(Served):
         self._known.add(name)
 
 
-class Api(Restored):
-    server: ApiService
+class Api(Restored[ApiService]):
+    kind = ApiService
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = self.server.url
 
-    def launched(self) -> Server:
-        return ApiService()
-
     def put(self, name: str, orders: Sequence[Order]) -> None:
         self.server.add(name, [{**order, "updated_at": order["at"]} for order in orders])
 
 
-class Service(Served):
+class Service(Served[ApiService]):
     """A service that tells the name of a customer."""
 
-    server: HttpService
+    kind = ApiService
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = f"{self.server.url}/users/{{id}}"
 
-    def launched(self) -> Server:
-        return HttpService()
 
-    def put(self, name: str, orders: Sequence[Order]) -> None:
-        raise NotImplementedError("a service is no source")
-
-
-class DynamoDb(Restored):
+class DynamoDb(Restored[DynamoDbServer]):
     system = "dynamodb"
-    server: DynamoDbServer
+    kind = DynamoDbServer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.address = "us-east-1"
         self.options = {"endpoint": self.server.url, **_ACCOUNT}
 
-    def launched(self) -> Server:
-        return DynamoDbServer()
 
-
-class Cassandra(Restored):
-    server: CassandraServer
+class Cassandra(Restored[CassandraServer]):
+    kind = CassandraServer
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.options = dict(self.server.options)
         self.address = str(self.options.pop("contactPoints"))
-
-    def launched(self) -> Server:
-        return CassandraServer()
 
     def create(self, name: str) -> None:
         self.server.keyspace(name.split(".")[0])

@@ -27,7 +27,6 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -150,10 +149,9 @@ def _executor(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options ``--environment`` and ``--environment-table``."""
+    """Adds the option ``--environment``."""
     help = f"where suites run on Spark: {', '.join(ENVIRONMENTS)} or all; several with commas"
     parser.addoption("--environment", default="", help=help, metavar="NAME")
-    parser.addoption("--environment-table", default="", help="writes what passed where to a file", metavar="FILE")
     parser.addini("one_process", "folders whose tests stay in one process (patterns)", type="args", default=[])
 
 
@@ -165,8 +163,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "long: begins before others where several processes share the work")
     config.addinivalue_line("markers", "environments(*names): the only environments in which a case makes sense")
     chosen(config)
-    if file := config.getoption("--environment-table"):
-        config.pluginmanager.register(EnvironmentTable(Path(str(file))), "environment-table")
 
 
 def chosen(config: pytest.Config) -> tuple[str, ...]:
@@ -262,35 +258,3 @@ def _subject(request: pytest.FixtureRequest) -> str:
     side = "source" if hasattr(context, "source") else "sink"
     carrier = request.node.callspec.params.get("carrier", "format")
     return f"{getattr(context, side).name}, {side}" + (f", {carrier}" if side == "sink" else "")
-
-
-class EnvironmentTable:
-    """The outcomes of a test run, as a table in Markdown."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.counts: Counter[tuple[str, str, str]] = Counter()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Called by pytest after each phase of a test."""
-        properties = dict(report.user_properties)
-        if "environment" in properties and (report.when == "call" or (report.when == "setup" and not report.passed)):
-            self.counts[str(properties["subject"]), str(properties["environment"]), report.outcome] += 1
-
-    def pytest_sessionfinish(self) -> None:
-        """Called by pytest at the end."""
-        self.file.write_text(self.text())
-
-    def text(self) -> str:
-        """A row for each subject, a column for each environment."""
-        subjects = {subject for subject, _, outcome in self.counts if outcome != "skipped"}
-        head = ["| case | " + " | ".join(ENVIRONMENTS) + " |", "|---" * (len(ENVIRONMENTS) + 1) + "|"]
-        rows = [
-            f"| {subject} | " + " | ".join(self._cell(subject, environment) for environment in ENVIRONMENTS) + " |"
-            for subject in sorted(subjects, key=lambda subject: (", " not in subject, subject))
-        ]
-        return "\n".join([*head, *rows]) + "\n"
-
-    def _cell(self, subject: str, environment: str) -> str:
-        counts = [(self.counts[subject, environment, outcome], outcome) for outcome in ("passed", "failed")]
-        return ", ".join(f"{count} {outcome}" for count, outcome in counts if count) or "-"

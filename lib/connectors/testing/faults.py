@@ -7,6 +7,7 @@ planning process or in a task. :func:`faulty_sink` and :func:`faulty_source` mak
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -16,7 +17,7 @@ import subprocess
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -162,9 +163,9 @@ class FailureInjector:
         if action is Action.OUTAGE:
             raise Transient(f"injected outage where {point.value}", retry_after=0.01)
         if action is Action.KILL:
-            _kill([*self.victims(), os.getpid()])
+            kill_processes([*self.victims(), os.getpid()])
         if action is Action.KILL_EXECUTOR:
-            _kill(self._read_pids("executors") or [executor_process()])
+            kill_processes(self._read_pids("executors") or [executor_process()])
         if action is Action.OUTLIVE:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -201,12 +202,11 @@ def executor_process() -> int:
     return int(parent.stdout)
 
 
-def _kill(pids: Sequence[int]) -> None:
+def kill_processes(pids: Iterable[int]) -> None:
+    """Kills those of the processes that still live (``kill -9``)."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 _POINTS: Final[dict[str, tuple[Point | None, Point | None]]] = {

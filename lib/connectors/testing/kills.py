@@ -28,7 +28,7 @@ from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
 from .environments import CLUSTER, LOCAL
-from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjector, Point
+from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjector, Point, kill_processes
 from .spark_suites import class_name, spark_query
 
 DRIVER, EXECUTOR, NOTHING = OUTCOMES = ("driver killed", "executor killed", "not reached")
@@ -200,8 +200,4 @@ class _Driver:
 
     def _kill(self) -> None:
         """Kills Python and the JVM. Spark's workers have their own process groups and live on for a moment."""
-        for pid in {*self.injector.victims(), self.process.pid}:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        kill_processes({*self.injector.victims(), self.process.pid})

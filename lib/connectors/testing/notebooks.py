@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import json
 import linecache
 import os
 import signal
@@ -25,7 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..ground.errors import Misconfigured, Problem
-from ..workbench.settings import library
+from ..workbench.bootstrap import code_cells
+from ..workbench.settings import library, python_path
 from ..workbench.shim import DbUtils, NotebookExit
 
 _POLL_SECONDS: Final = 0.01
@@ -46,7 +46,7 @@ def run_notebook(name: str, parameters: Mapping[str, str] | None = None) -> dict
         "display": _drop,
     }
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(NotebookExit):
-        for number, source in enumerate(_code(path), start=1):
+        for number, source in enumerate(code_cells(path), start=1):
             title = f"<{path.name}, cell {number}>"
             linecache.cache[title] = (len(source), None, source.splitlines(keepends=True), title)  # lines of tracebacks
             exec(compile(source, title, "exec"), variables)
@@ -75,8 +75,7 @@ def kill_driver(function: Callable[..., Any], arguments: Mapping[str, Any], when
 
 
 def _kill(name: str, program: str, when: Callable[[], bool]) -> None:
-    paths = [str(library()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": python_path()}
     with tempfile.TemporaryFile() as log, tempfile.TemporaryFile() as script:
         script.write(program.encode())  # the arguments may have secrets, and anybody can see a command line
         script.seek(0)
@@ -103,11 +102,6 @@ def _notebook_path(name: str) -> Path:
             return (folder / file).absolute()
     text = f"there is no {file} in {' or '.join(map(str, folders))}; give the path of a notebook."
     raise Misconfigured("the proof", [Problem("pipeline", text)])
-
-
-def _code(path: Path) -> list[str]:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def _drop(content: Any, *_: Any, **__: Any) -> None:

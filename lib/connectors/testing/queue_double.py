@@ -1,4 +1,4 @@
-"""A message queue that misbehaves on purpose, in a file that all processes share: the system for tests of epoch sources.
+"""A message queue that misbehaves on purpose, in a file that all processes share.
 
 It leases messages, and redelivers those whose lease has ended. ``misbehaviour`` makes it deliver leased messages twice
 (``duplicate``), out of order (``reorder``), and forget acknowledgements (``forget``), each with its probability.
@@ -9,17 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-import pyarrow as pa
-
-from ..core import REQUIRED, Duration, Json, Options, Text
-from ..core.epoch_source import STOP_OPTIONS, EpochSource
-from ..core.epochs import Messages, Receiver
 from ..ground import machine
 from .sqlite_file import transaction
 
-_POLL_SECONDS: Final = 0.01
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS messages (
     id TEXT PRIMARY KEY, body, published REAL, visible REAL DEFAULT 0, lease TEXT, deliveries INTEGER DEFAULT 0
@@ -109,57 +103,3 @@ class QueueDouble:
 def _now(file: sqlite3.Connection) -> float:
     row = file.execute("SELECT now FROM clock").fetchone()
     return float(row[0]) if row else machine.time()
-
-
-class DoubleReceiver(Receiver):
-    """Receives from a :class:`QueueDouble`. ``contacts`` counts the calls of this process."""
-
-    lease_option = "lease"
-    contacts: ClassVar[int] = 0
-
-    def __init__(self, queue: QueueDouble) -> None:
-        self._queue = queue
-        self.lease_seconds = queue.lease_seconds
-
-    def receive(self, rows: int, seconds: float) -> Messages | None:
-        DoubleReceiver.contacts += 1
-        end = machine.monotonic() + seconds
-        while not (received := self._queue.receive(rows)):
-            if machine.monotonic() >= end:
-                return None
-            machine.sleep(_POLL_SECONDS)
-        ids, bodies, published, leases = (list(column) for column in zip(*received, strict=True))
-        rows_of = pa.RecordBatch.from_pydict({"value": pa.array(bodies, pa.int64())})
-        text, number = pa.large_string(), pa.float64()
-        return Messages(rows_of, pa.array(leases, text), pa.array(ids, text), pa.array(published, number))
-
-    def acknowledge(self, leases: Sequence[str]) -> None:
-        self._queue.acknowledge(leases)
-
-    def release(self, leases: Sequence[str]) -> None:
-        self._queue.set_visible(leases, 0.0)
-
-    def extend(self, leases: Sequence[str]) -> None:
-        self._queue.set_visible(leases, self._queue.lease_seconds)
-
-    def pending(self) -> bool | None:
-        return self._queue.waiting() > 0
-
-    def now(self) -> float:
-        return self._queue.now()
-
-
-class QueueDoubleSource(EpochSource):
-    """The numbers in a :class:`QueueDouble`. Column: ``value long``."""
-
-    name, schema = "queue_double", "value long"
-    conditions = "each message has an id, and comes again within deduplicationWindow of its acknowledgement, if it does"
-    options = STOP_OPTIONS | Options(
-        path=Text(REQUIRED, meaning="the file of the queue"),
-        lease=Duration(30.0, meaning="how long a message is the receiver's own"),
-        misbehaviour=Json({}, kind=dict, meaning="probabilities of duplicate, reorder, forget"),
-    )
-
-    def receiver(self, schema: pa.Schema | None) -> Receiver:
-        values: Any = self.values
-        return DoubleReceiver(QueueDouble(Path(values["path"]), values["lease"], values["misbehaviour"]))

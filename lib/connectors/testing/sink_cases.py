@@ -104,9 +104,9 @@ class SinkQuery:
         if isinstance(committer, GlobalCommitter) and not committer.records_claims:
             pytest.skip("the committer records no claims")
 
-    def fails_at(self, point: Point, *, times: int = 1, row: int = 0, **how: Any) -> None:
+    def fails_at(self, point: Point, *, times: int = 1, **how: Any) -> None:
         """Starts the query as :meth:`engine` does, and checks that it ends by an error at ``point``."""
-        self.injector.arm(point, times=times, row=row)
+        self.injector.arm(point, times=times)
         with pytest.raises(Injected):
             self.engine(**how).run()
 

@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from ..core.epoch_source import EpochLogSource
@@ -348,16 +349,20 @@ class SourceSuite(SourceCases):
         query = SourceQuery(system, numPartitions="4")
         query.next(log, UNLIMITED)
         tasks = [read_slice(query.source, part, system.schema) for part in query.planner.slices(INITIAL, log[0])]
-        rows: Rows = []
-        while tasks:
-            for task in list(tasks):
-                batch = next(task, None)
-                if batch is None:
-                    tasks.remove(task)
-                else:
-                    rows += batch.to_pylist()
-        same_records(written, rows + query.rest(log))
+        same_records(written, rows_by_turns(tasks) + query.rest(log))
 
+
+def rows_by_turns(tasks: list[Iterator[pa.RecordBatch]]) -> Rows:
+    """The rows of ``tasks``, a batch of each task in turn."""
+    rows: Rows = []
+    while tasks:
+        for task in list(tasks):
+            batch = next(task, None)
+            if batch is None:
+                tasks.remove(task)
+            else:
+                rows += batch.to_pylist()
+    return rows
 
 
 def _splits(query: SourceQuery, log: Log) -> list[Any]:

@@ -194,7 +194,6 @@ class SparkSinkSuite(SinkCases, SparkCases):
         target.expect(ROWS)
 
 
-
 def spark_query(target: SinkContext, folder: Path, carrier: str, rows: int = ROWS) -> SparkQuery:
     """A query that writes the first ``rows`` rows of a context, a few at a time."""
     kind = target.sink

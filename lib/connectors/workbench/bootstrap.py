@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from connectors.ground.runtime import in_workspace
@@ -34,6 +36,12 @@ from connectors import workbench  # not found? Open it in the repository, or ins
 spark, dbutils, display = workbench.notebook(globals())
 """
 """The bootstrap cell, exactly as in every notebook."""
+
+
+def code_cells(notebook: Path) -> list[str]:
+    """The sources of the code cells in a notebook's file."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:

@@ -99,7 +99,7 @@ class End:
     @property
     def properties(self) -> dict[str, Any]:
         """The ``address`` as a JSON object of properties."""
-        return _json(self.parameters[0], self.address)
+        return json_object(self.parameters[0], self.address)
 
 
 @dataclass(frozen=True)
@@ -426,7 +426,7 @@ class Pipeline:
 
     def _objects(self, side: str) -> dict[str, Any]:
         end = self.ends[side]
-        return {} if end.system == _DELTA else _json(end.options, self._parameter(end.options) or "{}")
+        return {} if end.system == _DELTA else json_object(end.options, self._parameter(end.options) or "{}")
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()
@@ -445,7 +445,8 @@ def _letters(errors: Any, folder: str) -> dict[str, str]:
     return {"errors": "deadLetter", "deadLetterPath": folder}
 
 
-def _json(parameter: str, text: str) -> dict[str, Any]:
+def json_object(parameter: str, text: str) -> dict[str, Any]:
+    """The JSON object that a ``parameter`` was given as. Raises :class:`Misconfigured`, without the text."""
     try:
         value = json.loads(text)
     except ValueError as wrong:

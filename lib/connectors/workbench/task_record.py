@@ -161,11 +161,7 @@ def _query(history: QueryHistory) -> dict[str, Any]:
 
 
 def _checks(report: Report) -> list[dict[str, Any]]:
-    names = ("check", "meaning", "ok", "failing", "rows")
-    return [
-        {**{name: getattr(outcome, name) for name in names}, "sample": [_plain(row) for row in outcome.sample]}
-        for outcome in report.outcomes
-    ]
+    return [{**vars(outcome), "sample": [_plain(row) for row in outcome.sample]} for outcome in report.outcomes]
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:

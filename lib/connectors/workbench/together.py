@@ -16,7 +16,7 @@ from ..ground.errors import ConnectorError, Misconfigured, Problem, StateError
 from ..ground.messages import is_permanent, own_message
 from ..metrics.frame import as_dict
 from ..spark.session import session_thread
-from .bootstrap import BOOTSTRAP
+from .bootstrap import BOOTSTRAP, code_cells
 from .shim import DbUtils, NotebookExit
 from .start import session
 
@@ -155,8 +155,7 @@ def _cells(folder: Path, notebook: str) -> list[str]:
     if Path(notebook).name != notebook or not file.is_file():
         known = ", ".join(sorted(path.stem for path in folder.glob("*.ipynb"))) or "none"
         raise _refused(f'names the notebook "{notebook}", which is not in {folder.resolve()}. There are: {known}.')
-    content = json.loads(file.read_text(encoding="utf-8"))
-    cells = ["".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "code"]
+    cells = code_cells(file)
     last = max((number for number, source in enumerate(cells) if _WAIT in source), default=len(cells) - 1)
     return [source for source in cells[: last + 1] if source.strip() != BOOTSTRAP.strip()]
 

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .compute import check_compute, entries
+from .compute import check_compute
 from .configuration import Findings, did_you_mean, one_letter_apart, resource_references
 from .declarative import Pipeline, pipeline
 from .loading import Bundle
 from .model import CONDITION, FOR_EACH, NOTEBOOK, PIPELINE, RUN_JOB, SERVICE_KINDS, Job, Task, upstream
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
 from .references import BadReference, Reference, Scope, lookup, misspelled, references
-from .resources import WORKSPACE, library_paths
+from .resources import WORKSPACE, every_task, library_paths
 
 JOB_MEMBERS = ("id", "name", "run_id", "repair_count", "trigger.type")
 TASK_MEMBERS = ("name", "run_id", "execution_count", "notebook_path")
@@ -29,7 +29,7 @@ def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = No
     findings = Findings()
     for part in with_jobs_run(bundle, job, findings):
         findings.add(part.findings)
-        notebooks = dict(_notebooks(part, findings))
+        notebooks = dict(notebooks_of(part, findings))
         _check_references(part, overrides or {} if part is job else {}, findings)
         _check_resources(bundle, part, findings)
         for task in (task for task in part.parts if task.kind == PIPELINE):
@@ -104,7 +104,8 @@ def with_jobs_run(bundle: Bundle, job: Job, findings: Findings) -> list[Job]:
     return list(jobs.values())
 
 
-def _notebooks(job: Job, findings: Findings) -> Iterator[tuple[str, Notebook]]:
+def notebooks_of(job: Job, findings: Findings) -> Iterator[tuple[str, Notebook]]:
+    """The notebooks of a job by the keys of their tasks. What is wrong with one is in ``findings``."""
     for task in job.parts:
         if task.notebook is None:
             continue
@@ -244,7 +245,7 @@ def validate(bundle: Bundle) -> Findings:
         findings.add(check_job(bundle, job))
         _check_pause(bundle, job, findings)
         _check_environments(bundle, job, findings)
-        check_compute(job, dict(_notebooks(job, Findings())), findings)
+        check_compute(job, dict(notebooks_of(job, Findings())), findings)
     for key, config in bundle.pipelines.items():
         lines = (config.get("environment") or {}).get("dependencies") or []
         _check_requirements(bundle, f"{key}.environment", lines, findings)
@@ -291,7 +292,7 @@ def _synced(bundle: Bundle, path: Path) -> bool:
 def _check_environments(bundle: Bundle, job: Job, findings: Findings) -> None:
     declared = [entry for entry in job.config.get("environments") or [] if isinstance(entry, dict)]
     environments = {str(entry.get("environment_key")): entry for entry in declared}
-    for task in entries(job):
+    for task in every_task(job.config):
         key = task.get("environment_key")
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"

@@ -7,15 +7,15 @@ its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from connectors.ground.runtime import ENVIRONMENTS, RUNTIMES, Feature, Version, compute_for, dotted, spark_of
 
 from .configuration import Config, Findings
-from .model import FOR_EACH, Job
+from .model import Job
 from .notebooks import Notebook
-from .resources import tasks_in
+from .resources import every_task
 
 _CLUSTER: Final = re.compile(r"(\d+)\.[\dx]")
 """The start of a cluster's ``spark_version``, such as ``19.x-scala2.13``: a version of Databricks Runtime."""
@@ -23,7 +23,7 @@ _CLUSTER: Final = re.compile(r"(\d+)\.[\dx]")
 
 def check_compute(job: Job, notebooks: Mapping[str, Notebook], findings: Findings) -> None:
     """Adds a problem for each task whose environment or cluster is too old for its notebook, a note where none is pinned."""
-    for entry in entries(job):
+    for entry in every_task(job.config):
         notebook = notebooks.get(str(entry.get("task_key")))
         features = notebook.features() if notebook else []
         if not notebook or not features:
@@ -41,16 +41,6 @@ def check_compute(job: Job, notebooks: Mapping[str, Notebook], findings: Finding
 
 def _needs(feature: Feature) -> str:
     return f"{feature.name} needs Spark {dotted(feature.spark)} ({feature.need})"
-
-
-def entries(job: Job) -> Iterator[Config]:
-    """The tasks as written, those inside loops too."""
-    for entry in tasks_in(job.config):
-        yield entry
-        loop = entry.get(FOR_EACH)
-        nested = loop.get("task") if isinstance(loop, dict) else None
-        if isinstance(nested, dict):
-            yield nested
 
 
 def _compute(job: Job, entry: Config) -> tuple[str, Version] | None:

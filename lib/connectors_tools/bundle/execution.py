@@ -193,17 +193,8 @@ class Publisher(DisplayPublisher):
 
     recorder: OutputRecorder
 
-    def publish(
-        self,
-        data: Any,
-        metadata: Any = None,
-        source: Any = None,
-        *,
-        transient: Any = None,
-        update: Any = False,
-        **more: Any,
-    ) -> None:
-        self.recorder.show(data, metadata or {}, (transient or {}).get("display_id"), bool(update))
+    def publish(self, data: Any, metadata: Any = None, source: Any = None, **more: Any) -> None:
+        self.recorder.show(data, metadata or {}, (more.get("transient") or {}).get("display_id"), bool(more.get("update")))
 
     def clear_output(self, wait: bool = False) -> None:
         self.recorder.clear()

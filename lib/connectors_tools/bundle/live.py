@@ -6,13 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
+from typing import Any, ClassVar, Final, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
 
 from connectors.metrics.history import Standing
 from connectors.metrics.words import duration, line, parts_of
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 Standings = Callable[[], Sequence[Standing]]
 """A function that gives the standings of the queries that run now."""
@@ -107,10 +109,6 @@ class LiveLine:
     """The last line of a terminal, or the last lines: a spinner, what is running, and for how long."""
 
     def __init__(self, out: TextIO, activity: Activity) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.spinner import Spinner
-
         self.activity = activity
         self._console = Console(file=out)
         self._spinner = Spinner("dots")
@@ -124,8 +122,6 @@ class LiveLine:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _shown(self) -> Text:
-        from rich.text import Text
-
         first, *others = self.activity.lines(self._console.width - 3)
         text = Text.assemble(self._spinner.render(time.monotonic()), " ", _styled(first, len(self.activity.label)))  # type: ignore[arg-type]
         for other in others:
@@ -142,8 +138,6 @@ class LiveLine:
 
 
 def _styled(line_text: str, label: int) -> Text:
-    from rich.text import Text
-
     text = Text(line_text)
     text.stylize("bold", 0, label)
     text.highlight_regex(r"waiting for .*?(?= · |$)", "yellow")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from enum import Enum
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final
 
@@ -385,9 +386,10 @@ def check_graph(job: str, tasks: Mapping[str, Task], findings: Findings) -> None
     for task in tasks.values():
         for dependency in task.depends_on:
             _check_dependency(f"{job}.{task.key}", dependency.task, dependency.outcome, tasks, nested, findings)
-    circle = _cycle(tasks)
-    if circle:
-        findings.problem(job, f"tasks depend on each other in a circle: {' -> '.join(circle)}")
+    try:
+        TopologicalSorter({task.key: [other.task for other in task.depends_on] for task in tasks.values()}).prepare()
+    except CycleError as circle:
+        findings.problem(job, f"tasks depend on each other in a circle: {' -> '.join(reversed(circle.args[1]))}")
 
 
 def in_order(tasks: Mapping[str, Task]) -> list[Task]:
@@ -434,21 +436,3 @@ def _check_dependency(
         findings.problem(where, f'asks for the outcome "{outcome}" of "{key}", which is no condition_task.')
     elif outcome not in (None, "true", "false"):
         findings.problem(where, f'asks for the outcome "{outcome}" of "{key}"; a condition comes to "true" or "false".')
-
-
-def _cycle(tasks: Mapping[str, Task]) -> list[str]:
-    finished: set[str] = set()
-
-    def walk(key: str, path: list[str]) -> list[str]:
-        if key in path:
-            return [*path[path.index(key) :], key]
-        if key in finished or key not in tasks:
-            return []
-        for dependency in tasks[key].depends_on:
-            circle = walk(dependency.task, [*path, key])
-            if circle:
-                return circle
-        finished.add(key)
-        return []
-
-    return next((circle for key in tasks if (circle := walk(key, []))), [])

@@ -15,7 +15,8 @@ from connectors.ground.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Featu
 _FORMATS: Final = "connectors."
 _STREAMS: Final = {"readStream": STREAM_SOURCE, "writeStream": STREAM_SINK}
 _HEADING: Final = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
-_SECRET: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
+SECRET: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
+"""A reference to a secret: its scope and its key."""
 _DECLARING: Final = ("text", "dropdown", "combobox", "multiselect")
 
 
@@ -150,7 +151,7 @@ def _constant(arguments: Sequence[ast.expr]) -> str | None:
 
 def _secrets(node: ast.AST) -> list[tuple[str, str]]:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _SECRET.findall(node.value)
+        return SECRET.findall(node.value)
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "get":
         return []
     holder = node.func.value

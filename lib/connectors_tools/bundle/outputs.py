@@ -22,13 +22,12 @@ from .runner import run_job
 
 if TYPE_CHECKING:
     from .loading import Bundle
-    from .progress import Reporter
 
 HASH: Final = "source_hash"
 """The key in a code cell's metadata: the hash of the code that made the outputs which are stored with it."""
 
 
-def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None = None) -> list[Path]:
+def store_outputs(bundle: Bundle, jobs: Sequence[str]) -> list[Path]:
     """Runs ``jobs`` on their defaults, stores what their notebooks show in the notebooks, and returns these.
 
     Stops at the first job that fails: its notebooks stay as they are, and what it has run stays in a temporary folder.
@@ -39,7 +38,7 @@ def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None
     for key in jobs:
         runs = Path(tempfile.mkdtemp(prefix="connectors-outputs-"))
         with _own_volumes(str(runs)):
-            if run_job(bundle, key, reporter=reporter, runs=runs) not in (*GOOD, State.EXCLUDED):
+            if run_job(bundle, key, runs=runs) not in (*GOOD, State.EXCLUDED):
                 return stored
             stored += _take_over(bundle, key, runs / key)
         shutil.rmtree(runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import platform
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,16 +18,7 @@ from connectors.quality.report import Report, observed_reports
 from connectors.storage.location import storage_of
 from connectors.workbench.task_record import versions
 
-from ..report.records import (
-    AttemptRecord,
-    CheckRecord,
-    DeadLetterRecord,
-    LetterSample,
-    QualityRecord,
-    QueryRecord,
-    RunRecord,
-    TaskRecord,
-)
+from ..report.records import AttemptRecord, DeadLetterRecord, LetterSample, QueryRecord, RunRecord, TaskRecord
 from .configuration import as_text
 from .model import Job, State
 
@@ -80,7 +70,7 @@ class RunRecorder:
                     label, number, str(outcome.pop("state")), started, ended - started,
                     notebook=notebook if notebook and notebook.exists() else None,
                     queries=queries,
-                    quality=[_quality(report) for report in own],
+                    quality=own,
                     letters=_letters([run.query for run in runs], started),
                     **outcome,
                 )  # fmt: skip
@@ -121,13 +111,6 @@ def _query(run: QueryHistory) -> QueryRecord:
     return QueryRecord(run.standing(), run.started, list(run.batches), run.error, targets)
 
 
-def _quality(report: Report) -> QualityRecord:
-    checks = (
-        CheckRecord(item.check, item.meaning, item.ok, item.failing, item.rows, item.sample) for item in report.outcomes
-    )
-    return QualityRecord(report.name, list(checks))
-
-
 def _letters(queries: Sequence[str], since: float) -> list[DeadLetterRecord]:
     """The dead letters that the queries have set aside since then, by their folders."""
     abouts = (about for query in queries for about in abouts_of(query).values())
@@ -156,12 +139,4 @@ def dead_letters(place: str, since: float, until: float = math.inf) -> DeadLette
 def _sample(letter: Mapping[str, Any]) -> LetterSample:
     record = (letter["record"] or b"").decode("utf-8", "replace")
     shown = record if len(record) <= _LONGEST else f"{record[:_LONGEST]}…"
-    return LetterSample(str(letter["position"]), str(letter["error"])[:_LONGEST], shown, str(letter["error_class"]))
-
-
-def warm_up() -> None:
-    """Loads what the page needs: it takes a second, in which a run waits for Spark anyway."""
-    if "nbconvert" not in sys.modules:
-        with suppress(ImportError):
-            import bleach.css_sanitizer  # noqa: F401
-            import nbconvert  # noqa: F401
+    return LetterSample(str(letter["position"]), str(letter["error"])[:_LONGEST], shown)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +45,14 @@ def tasks_in(job: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [task for task in tasks if isinstance(task, dict)] if isinstance(tasks, list) else []
 
 
+def every_task(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tasks of a job as written, those inside loops too."""
+    for task in tasks_in(job):
+        yield task
+        if nested := maps(maps(task.get("for_each_task")).get("task")):
+            yield nested
+
+
 def library_paths(pipeline: Mapping[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """What names the files of a pipeline: each a map and the name of its field that holds the path."""
     libraries = [maps(library) for library in pipeline.get("libraries") or []]
@@ -59,10 +67,8 @@ def anchor(config: Mapping[str, Any], folder: Path, root: Path) -> None:
     Notebooks and the files of pipelines are files of this machine then; lines for pip name files below ``workspace.file_path``.
     """
     for job in jobs_in(config).values():
-        for task in tasks_in(job):
-            nested = maps(maps(task.get("for_each_task")).get("task"))
-            for notebook in (maps(task.get("notebook_task")), maps(nested.get("notebook_task"))):
-                _anchor_path(notebook, "notebook_path", folder, root)
+        for task in every_task(job):
+            _anchor_path(maps(task.get("notebook_task")), "notebook_path", folder, root)
     for pipeline in pipelines_in(config).values():
         for entry, name in [*library_paths(pipeline), (pipeline, "root_path")]:
             _anchor_path(entry, name, folder, root)

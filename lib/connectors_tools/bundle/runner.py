@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from .model import (
     upstream,
 )
 from .progress import Reporter, in_brief, message, reserved_run, run_folder
-from .record import PAGE, RunRecorder, warm_up
+from .record import PAGE, RunRecorder
 from .references import Scope, replaced
 from .tasks import Attempt, TaskOutcome, run_once, short_path
 
@@ -88,7 +89,8 @@ def run_job(
         engine = NotebookEngine(folder / "spark.log")
         reporter.watch(engine.standings)
         if on_page:
-            threading.Thread(target=warm_up, name="connectors.page", daemon=True).start()
+            # The import takes a second, in which a run waits for Spark anyway.
+            threading.Thread(target=import_module, args=["connectors_tools.report.page"], daemon=True).start()
         run = JobRun(bundle, job, parameters or {}, engine, folder, reporter, RunLimits(), only=only, on_page=on_page)
         try:
             return run.run()

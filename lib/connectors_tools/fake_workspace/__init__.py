@@ -6,7 +6,6 @@ It knows the calls of this library and of the Databricks CLI's bundles, and refu
 """
 
 from .calls import Refusal
-from .runtime import FakeRuntime
 from .server import USER, FakeWorkspace
 
-__all__ = ["USER", "FakeRuntime", "FakeWorkspace", "Refusal"]
+__all__ = ["USER", "FakeWorkspace", "Refusal"]

@@ -28,6 +28,11 @@ def missing(what: str) -> Refusal:
     return Refusal(404, "RESOURCE_DOES_NOT_EXIST", what)
 
 
+def invalid(text: str) -> Refusal:
+    """The refusal of a value."""
+    return Refusal(400, "INVALID_PARAMETER_VALUE", text)
+
+
 @dataclass(frozen=True)
 class Raw:
     """An answer that is no JSON, with headers of its own."""
@@ -79,6 +84,4 @@ class Request:
         try:
             return int(self.query.get(name, ""))
         except ValueError:
-            raise Refusal(
-                400, "INVALID_PARAMETER_VALUE", f"{name} must be a number; got {self.query.get(name)!r}."
-            ) from None
+            raise invalid(f"{name} must be a number; got {self.query.get(name)!r}.") from None

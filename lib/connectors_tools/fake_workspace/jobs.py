@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import html
 import threading
 import time
 from collections.abc import Mapping
 from itertools import count
 from typing import Any, Final
 
-from .calls import Refusal, Request, missing
+from .calls import Refusal, Request, invalid, missing
 from .pipelines import Pipelines
 from .runs import JobRun, Runner, TaskRun, error_of
 
@@ -67,7 +66,7 @@ class Jobs:
         """The newest jobs first, a page at a time, perhaps only those of a name."""
         limit = int(request.query.get("limit", 20))
         if not 0 < limit <= _MOST_JOBS:
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", f"limit must be from 1 to {_MOST_JOBS}.")
+            raise invalid(f"limit must be from 1 to {_MOST_JOBS}.")
         name = request.query.get("name", "").lower()
         with self._lock:
             numbers = [
@@ -81,7 +80,7 @@ class Jobs:
         settings = self.settings[number]
         declared = {item["name"]: item["default"] for item in settings.get("parameters", [])}
         if declared and body.get("notebook_params"):
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", "Job parameters and notebook_params cannot both be given.")
+            raise invalid("Job parameters and notebook_params cannot both be given.")
         values = {**body.get("notebook_params", {}), **body.get("job_parameters", {})}
         with self._lock:
             token = str(body.get("idempotency_token") or "")
@@ -115,7 +114,7 @@ class Jobs:
     def list_runs(self, request: Request) -> dict[str, Any]:
         limit = int(request.query.get("limit", 20)) or _MOST_RUNS
         if not 0 < limit <= _MOST_RUNS:
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", f"limit must be from 1 to {_MOST_RUNS}.")
+            raise invalid(f"limit must be from 1 to {_MOST_RUNS}.")
         job, active = request.query.get("job_id"), request.query.get("active_only") == "true"
         expand = request.query.get("expand_tasks") == "true"
         runs = [
@@ -157,7 +156,7 @@ class Jobs:
         kind, number = request.names
         entries = request.json.get("access_control_list", [])
         if kind in _OWNED and sum(entry["permission_level"] == "IS_OWNER" for entry in entries) != 1:
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", f"The {kind.rstrip('s')} must have exactly one owner.")
+            raise invalid(f"The {kind.rstrip('s')} must have exactly one owner.")
         self.permissions[f"{kind}/{number}"] = entries
         return self.read_permissions(request)
 
@@ -186,7 +185,7 @@ class Jobs:
                     return run, task
         if number in self.runs:
             text = "Retrieving the output of runs with multiple tasks is not supported. Please retrieve that of a task."
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", text)
+            raise invalid(text)
         raise missing(f"Run {number} does not exist.")
 
     def _job(self, number: int) -> dict[str, Any]:
@@ -218,19 +217,13 @@ def _check(settings: Mapping[str, Any]) -> None:
     declared = {entry.get("environment_key") for entry in settings.get("environments", [])}
     for task in settings.get("tasks", []):
         if not task.get("task_key") or not any(name.endswith("_task") for name in task):
-            raise Refusal(
-                400, "INVALID_PARAMETER_VALUE", f"Task {task.get('task_key')} must have a key and one kind of task."
-            )
+            raise invalid(f"Task {task.get('task_key')} must have a key and one kind of task.")
         if task.get("environment_key") and task["environment_key"] not in declared:
             key = task["environment_key"]
-            raise Refusal(
-                400, "INVALID_PARAMETER_VALUE", f"environment_key {key} of task {task['task_key']} is not declared."
-            )
+            raise invalid(f"environment_key {key} of task {task['task_key']} is not declared.")
         path = (task.get("notebook_task") or {}).get("notebook_path", "/")
         if not str(path).startswith("/"):
-            raise Refusal(
-                400, "INVALID_PARAMETER_VALUE", f"Only absolute paths (starting with '/') are supported; got {path}."
-            )
+            raise invalid(f"Only absolute paths (starting with '/') are supported; got {path}.")
 
 
 def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,11 +245,8 @@ def _completed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _page_of(notebook: str) -> str:
     """A notebook's file as HTML: code and outputs as they stand there."""
-    try:
-        from nbconvert import HTMLExporter
-        from nbformat import reads
-    except ImportError:
-        return f"<pre>{html.escape(notebook)}</pre>"
+    from nbconvert import HTMLExporter
+    from nbformat import reads
+
     exporter: Any = HTMLExporter
-    exporter = exporter()
-    return str(exporter.from_notebook_node(reads(notebook, as_version=4))[0])
+    return str(exporter().from_notebook_node(reads(notebook, as_version=4))[0])

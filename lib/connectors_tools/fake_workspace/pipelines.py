@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .calls import Refusal, Request, missing
+from .calls import Refusal, Request, invalid, missing
 
 _MOST: Final = 100
 _REQUEST_ALONE: Final = ("allow_duplicate_names", "dry_run", "expected_last_modified", "parameters", "run_as")
@@ -54,7 +54,7 @@ class Pipelines:
         text = request.query.get("filter", "name LIKE '%'")
         pattern = re.fullmatch(r"name LIKE '([^']*)'", text)
         if not 0 < limit <= _MOST or pattern is None:
-            raise _invalid(f"Only a page of {_MOST} and a filter by name are supported; got {limit} and {text}.")
+            raise invalid(f"Only a page of {_MOST} and a filter by name are supported; got {limit} and {text}.")
         like = "".join({"%": ".*", "_": "."}.get(sign, re.escape(sign)) for sign in pattern[1])
         with self._lock:
             shown = [self.pipelines[number] for number in sorted(self.pipelines)]
@@ -89,16 +89,12 @@ def _check(body: Mapping[str, Any]) -> None:
     libraries = [part for library in body.get("libraries", []) for part in library.values() if isinstance(part, dict)]
     paths = [path for part in libraries for path in part.values()] + [body.get("root_path", "/")]
     if wrong := [path for path in paths if not str(path).startswith("/")]:
-        raise _invalid(f"Only absolute paths (starting with '/') are supported; got {wrong[0]}.")
+        raise invalid(f"Only absolute paths (starting with '/') are supported; got {wrong[0]}.")
     if wrong := [name for name in _BUNDLE_ALONE if name in body]:
-        raise _invalid(f"Unrecognized field: {wrong[0]}.")
+        raise invalid(f"Unrecognized field: {wrong[0]}.")
     if not all(isinstance(value, str) for value in body.get("configuration", {}).values()):
-        raise _invalid("The values of configuration must be texts.")
+        raise invalid("The values of configuration must be texts.")
     if "." in str(body.get("target", "")) or (body.get("target") and body.get("schema")):
-        raise _invalid("The pipeline needs one of schema and target, and target is no name with a period.")
+        raise invalid("The pipeline needs one of schema and target, and target is no name with a period.")
     if body.get("serverless") and body.get("clusters"):
-        raise _invalid("Cluster settings cannot be provided for a serverless pipeline.")
-
-
-def _invalid(text: str) -> Refusal:
-    return Refusal(400, "INVALID_PARAMETER_VALUE", text)
+        raise invalid("Cluster settings cannot be provided for a serverless pipeline.")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlparse
 
-from .calls import Raw, Refusal, Request
+from .calls import Raw, Refusal, Request, invalid
 from .catalog import Catalog, Clusters, Secrets
 from .jobs import Jobs
 from .pipelines import Pipelines
@@ -61,12 +61,10 @@ class Faults:
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def refuse(
-        self, call: str, status: int, times: int = 1, *, after: int = 0, code: str = "", retry_after: int | None = None
-    ) -> None:
+    def refuse(self, call: str, status: int, times: int = 1, *, after: int = 0, retry_after: int | None = None) -> None:
         """Refuses the calls that match ``call``, such as ``POST .*/jobs/create``, with ``status``."""
         headers = {} if retry_after is None else {"retry-after": str(retry_after)}
-        refusal = Refusal(status, code or _CODES.get(status, "INTERNAL_ERROR"), f"refused with {status}", headers)
+        refusal = Refusal(status, _CODES.get(status, "INTERNAL_ERROR"), f"refused with {status}", headers)
         self._faults.append(Fault(re.compile(call), times, after, refusal=refusal))
 
     def lose_answer(self, call: str, times: int = 1, *, after: int = 0) -> None:
@@ -314,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             return self._refuse(refusal)
         except KeyError as absent:
-            return self._refuse(Refusal(400, "INVALID_PARAMETER_VALUE", f"{absent} is missing."))
+            return self._refuse(invalid(f"{absent} is missing."))
         if fault and fault.is_lost:
             self.close_connection = True
             return None

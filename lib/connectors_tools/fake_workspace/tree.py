@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from .calls import Raw, Refusal, Request, missing
+from .calls import Raw, Refusal, Request, invalid, missing
 
 _NOTEBOOK_HEADER: Final = b"# Databricks notebook source"
 _ids = count(1_000_001)
@@ -70,9 +70,7 @@ class Tree:
             content = base64.b64decode(texts.pop("content", ""))
         kind = texts.get("format", "SOURCE")
         if kind not in ("AUTO", "RAW"):
-            raise Refusal(
-                400, "INVALID_PARAMETER_VALUE", f"this workspace imports the formats AUTO and RAW, not {kind}."
-            )
+            raise invalid(f"this workspace imports the formats AUTO and RAW, not {kind}.")
         return self.store(texts["path"], content, overwrite=texts.get("overwrite") == "true", raw=kind == "RAW")
 
     def write_raw(self, request: Request) -> dict[str, Any]:
@@ -122,7 +120,7 @@ class Tree:
         with self._lock:
             entry = self._entry(path)
         if entry.kind == "DIRECTORY":
-            raise Refusal(400, "INVALID_PARAMETER_VALUE", f"{path} is a folder.")
+            raise invalid(f"{path} is a folder.")
         if request.query.get("direct_download") == "true":
             return Raw(entry.content)
         return {"content": base64.b64encode(entry.content).decode(), "file_type": entry.suffix.lstrip(".")}
@@ -157,12 +155,10 @@ class Tree:
             raise missing(f"The notebook {path} does not exist.")
         return entry.suffix
 
-    def paths(self, below: str = "/") -> list[str]:
-        """The files and notebooks below a folder."""
+    def paths(self) -> list[str]:
+        """The files and notebooks."""
         with self._lock:
-            return sorted(
-                name for name, entry in self._entries.items() if entry.kind != "DIRECTORY" and name.startswith(below)
-            )
+            return sorted(name for name, entry in self._entries.items() if entry.kind != "DIRECTORY")
 
     def _entry(self, path: str) -> Entry:
         if path not in self._entries:

@@ -12,7 +12,7 @@ from typing import Any
 from connectors.metrics.words import count
 
 from ..report.page import templates
-from ..report.plots import scale, short
+from ..report.plots import axis, scale
 from .rounds import FAULTS, Outcome
 from .verdict import Verdict
 
@@ -124,11 +124,7 @@ def _plot(record: ProofRecord) -> str:
     def y(rows: float) -> float:
         return _TOP + height * (1 - rows / top)
 
-    parts = []
-    for number in range(round(top / step) + 1):
-        line = y(number * step)
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{line:.1f}" y2="{line:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{line + 4:.1f}" text-anchor="end">{short(number * step)}</text>')
+    parts = [axis(top, step, _LEFT, _WIDTH - _RIGHT, y)]
     for outcome in (outcome for outcome in record.outcomes if outcome.struck):
         place = x(outcome.end)
         parts.append(f'<line class="fault" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')

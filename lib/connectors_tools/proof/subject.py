@@ -14,7 +14,8 @@ from connectors.ground.errors import Misconfigured, Problem
 from connectors.storage.location import alternatives, is_local
 from connectors.testing.demos import demo
 from connectors.testing.scratch import SCRATCH, Changes, Order, Scratch, Slots
-from connectors.workbench.pipeline import EndWidgets, Pipeline, pipeline
+from connectors.workbench.bootstrap import code_cells
+from connectors.workbench.pipeline import EndWidgets, Pipeline, json_object, pipeline
 from connectors.workbench.shim import DbUtils
 
 from ..pipeline_ends import TargetEnd
@@ -192,9 +193,8 @@ class Subject:
 
 def _pipeline_call(notebook: Path) -> dict[str, str]:
     """The keywords of the call of ``workbench.pipeline`` in a notebook."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
-        for node in ast.walk(ast.parse("".join(cell["source"]))):
+    for source in code_cells(notebook):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "workbench.pipeline":
                 return {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
     text = f"{notebook.name} does not call workbench.pipeline; give one of notebooks/pipelines, or what new has written."
@@ -202,10 +202,6 @@ def _pipeline_call(notebook: Path) -> dict[str, str]:
 
 
 def _json(option: str, text: str | None) -> dict[str, str]:
-    try:
-        value = json.loads(text or "{}")
-    except ValueError as wrong:
-        raise Misconfigured(_COMMAND, [Problem(option, f"is no JSON: {wrong}.")]) from None
-    if not isinstance(value, dict):
-        raise Misconfigured(_COMMAND, [Problem(option, 'must be a JSON object, such as {"name": "value"}.')])
-    return {str(name): str(item) if not isinstance(item, (dict, list)) else json.dumps(item) for name, item in value.items()}
+    """The options in a parameter, as texts."""
+    values = json_object(option, text or "{}")
+    return {name: str(item) if not isinstance(item, (dict, list)) else json.dumps(item) for name, item in values.items()}

@@ -10,14 +10,22 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
-from connectors.metrics.words import amount, count, duration
+import nbformat
+from bleach import Cleaner
+from bleach.css_sanitizer import CSSSanitizer
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from nbconvert import HTMLExporter
+from pygments.formatters import HtmlFormatter
+
+from connectors.metrics.words import amount, count, duration, moment
+from connectors.quality.report import row_text, summary
 
 from .graph import graph, state_class, state_words
 from .plots import plots_of
-from .records import AttemptRecord, QualityRecord, QueryRecord, RunRecord, TaskRecord
+from .records import AttemptRecord, QueryRecord, RunRecord, TaskRecord
 
 _FOLDER: Final = Path(__file__).parent
-_LONGEST_VALUE: Final = 120
 _MINUTE: Final = 60.0
 
 
@@ -52,7 +60,7 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
     """The figures at the top: the number, what it is, and how it looks."""
     attempts = [attempt for _, attempt in run.attempts()]
     queries = [query.standing for attempt in attempts for query in attempt.queries]
-    checks = [check for attempt in attempts for report in attempt.quality for check in report.checks]
+    checks = [check for attempt in attempts for report in attempt.quality for check in report.outcomes]
     letters = sum(letters.count for attempt in attempts for letters in attempt.letters)
     passed = sum(check.ok for check in checks)
     figures = [(duration(run.seconds), "from start to end", "")]
@@ -70,8 +78,6 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
 
 @lru_cache(maxsize=1)
 def _exporter() -> Any:
-    from nbconvert import HTMLExporter
-
     exporter = HTMLExporter(template_name="basic", exclude_anchor_links=True, sanitize_html=True)
     exporter.register_filter("clean_html", lambda html: _clean(str(html)))
     return exporter
@@ -96,8 +102,6 @@ _PICTURE: Final = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml)[;,]", re.
 
 def notebook_html(file: Path | None) -> str:
     """The executed notebook as HTML with its outputs and pictures, without scripts; a sentence where it cannot be read."""
-    import nbformat
-
     try:
         document = nbformat.read(file, as_version=4)
         for output in (output for cell in document.cells for output in cell.get("outputs", ()) if "metadata" in output):
@@ -113,9 +117,6 @@ def _clean(html: str) -> str:
 
     What it leaves open ends with it. Ids go; styles of an element stay where they cannot lay it over others.
     """
-    from bleach import Cleaner
-    from bleach.css_sanitizer import CSSSanitizer
-
     if html.count("<") > _MOST_TAGS:
         return f"<p>{len(html):,} characters of HTML are not shown here; the executed notebook has them.</p>"
     cleaner = Cleaner(_TAGS, _is_harmless, ["http", "https", "mailto", "data"], strip=True, css_sanitizer=CSSSanitizer())
@@ -128,8 +129,6 @@ def _is_harmless(tag: str, attribute: str, value: str) -> bool:
 
 
 def _code_styles() -> str:
-    from pygments.formatters import HtmlFormatter
-
     light = HtmlFormatter(style="friendly").get_style_defs(".notebook .highlight")
     dark = HtmlFormatter(style="github-dark").get_style_defs(".notebook .highlight")
     return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
@@ -138,14 +137,12 @@ def _code_styles() -> str:
 @lru_cache(maxsize=1)
 def templates() -> Any:
     """The templates of pages, with their filters and styles."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     styles = (_FOLDER / "page.css").read_text(encoding="utf-8")
-    environment.filters.update(duration=duration, state=state_words, look=state_class, moment=_moment, clock=_clock)
-    environment.filters.update(value=_value, quality=_quality_words, breakable=_breakable)
+    environment.filters.update(duration=duration, state=state_words, look=state_class, moment=moment, clock=_clock)
+    environment.filters.update(quality=summary, sample=row_text, breakable=_breakable)
     environment.globals.update(plots_of=plots_of, amount=amount, count=count, bar=_bar, styles=styles)
     environment.globals.update(components=_components, cost=_cost)
     return environment
@@ -153,28 +150,11 @@ def templates() -> Any:
 
 def _breakable(name: str) -> Any:
     """A name that a narrow page breaks behind its underscores."""
-    from markupsafe import Markup
-
     return Markup(escape(name).replace("_", "_<wbr>"))
-
-
-def _moment(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def _clock(seconds: float | None) -> str:
     return "" if seconds is None else datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%H:%M:%S")
-
-
-def _value(value: Any) -> str:
-    """A value of a sample row; text in quotes, so that an empty one is seen and "1" is not 1."""
-    text = "null" if value is None else repr(value) if isinstance(value, (str, bytes)) else str(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"
-
-
-def _quality_words(report: QualityRecord) -> str:
-    rows = report.checks[0].rows if report.checks else 0
-    return f"{rows:,} row{'s' * (rows != 1)}; {sum(check.ok for check in report.checks)} of {len(report.checks)} checks passed"
 
 
 def _bar(run: RunRecord, item: TaskRecord | AttemptRecord) -> str:

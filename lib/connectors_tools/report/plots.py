@@ -48,6 +48,7 @@ def _plot(
     values = [join([value_of(batch) for batch in group]) for group in groups]
     top, step = scale(max(values))
     inner, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    lines = axis(top, step, _LEFT, _WIDTH - _RIGHT, lambda value: _TOP + height * (1 - value / top))
     width = inner / len(values)
     gap = min(3.0, width * 0.2)
     bars = []
@@ -61,7 +62,7 @@ def _plot(
         bars.append(f'<rect {place} rx="1.5"><title>{tip}</title></rect>')
     return (
         f'<svg class="plot {kind}" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f'<text class="title" x="0" y="13">{escape(title)}</text>{_axis(top, step, height)}{"".join(bars)}'
+        f'<text class="title" x="0" y="13">{escape(title)}</text>{lines}{"".join(bars)}'
         f"{_ends(groups, width)}</svg>"
     )
 
@@ -86,13 +87,13 @@ def scale(largest: float) -> tuple[float, float]:
     return step * math.ceil(largest / step * 0.9999), step
 
 
-def _axis(top: float, step: float, height: int) -> str:
+def axis(top: float, step: float, left: int, right: int, place: Callable[[float], float]) -> str:
+    """A line from ``left`` to ``right`` at each step up to ``top``, with its number. ``place`` is the height of a value."""
     lines = []
     for number in range(round(top / step) + 1):
-        value = number * step
-        y = _TOP + height * (1 - value / top)
-        lines.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{short(value)}</text>')
+        y = place(number * step)
+        lines.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        lines.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{short(number * step)}</text>')
     return "".join(lines)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from connectors.metrics.history import BatchRecord, Standing
+from connectors.quality.report import Report
 
 
 @dataclass(frozen=True)
@@ -25,37 +25,12 @@ class QueryRecord:
 
 
 @dataclass(frozen=True)
-class CheckRecord:
-    """The verdict on one check: how many of the ``rows`` were ``failing``, and a ``sample`` of them."""
-
-    check: str
-    meaning: str
-    ok: bool
-    failing: int = 0
-    rows: int = 0
-    sample: Sequence[Mapping[str, Any]] = ()
-
-
-@dataclass(frozen=True)
-class QualityRecord:
-    """The verdict on one output, check by check."""
-
-    name: str
-    checks: Sequence[CheckRecord] = ()
-
-    @property
-    def ok(self) -> bool:
-        return all(check.ok for check in self.checks)
-
-
-@dataclass(frozen=True)
 class LetterSample:
     """A dead letter: where the record was, what is wrong with it, and its beginning as text."""
 
     position: str
     error: str
     record: str
-    error_class: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,7 +60,7 @@ class AttemptRecord:
     notebook: Path | None = None
     link: str = ""
     queries: Sequence[QueryRecord] = ()
-    quality: Sequence[QualityRecord] = ()
+    quality: Sequence[Report] = ()
     letters: Sequence[DeadLetterRecord] = ()
 
 

@@ -1,7 +1,7 @@
 """A Databricks workspace, by databricks-sdk: deploys the bundle, starts its jobs there and watches them.
 
 :func:`open_target` logs in, :class:`Deployment` plans, deploys and destroys, :mod:`~connectors_tools.workspace.runs` starts
-runs and watches them. The SDK is imported where it is used; how it logs in is its own affair: profiles, environment, OAuth.
+runs and watches them. How the SDK logs in is its own affair: profiles, environment, OAuth.
 """
 
 from .deployment import Deployment, Plan

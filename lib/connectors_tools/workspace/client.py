@@ -12,15 +12,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.ground.clients import client_library
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.errors import PermissionDenied, Unauthenticated
+from databricks.sdk.errors.base import DatabricksError
+from databricks.sdk.service.workspace import ImportFormat
+
 from connectors.ground.errors import ConnectorError, Misconfigured, Problem
 
 if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
-
     from ..bundle import Bundle
 
-INSTALL: Final = "databricks-sdk"
 _LOGIN: Final = (
     "log in by `databricks auth login`, or set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CONFIG_PROFILE); "
     "DATABRICKS_AUTH_TYPE and the variables of OAuth work too."
@@ -33,11 +34,6 @@ class WorkspaceError(ConnectorError):
     """A call that a workspace has refused, or did not answer in time; the SDK has tried again where that could help."""
 
 
-def sdk() -> Any:
-    """The module ``databricks.sdk``. Raises :class:`Misconfigured` where it is not installed."""
-    return client_library("databricks.sdk", INSTALL, connector="the workspace", option="databricks-sdk")
-
-
 def connect(bundle: Bundle | None = None) -> WorkspaceClient:
     """The workspace that the SDK finds: by the bundle's own ``profile`` and ``host``, the environment, or a profile.
 
@@ -45,9 +41,8 @@ def connect(bundle: Bundle | None = None) -> WorkspaceClient:
     """
     declared = bundle.config["workspace"] if bundle else {}
     names = {name: declared[name] for name in ("profile", "host") if declared.get(name)}
-    module = sdk()
     try:
-        client: WorkspaceClient = module.WorkspaceClient(**names, product="connectors", product_version=_version())
+        client = WorkspaceClient(**names, product="connectors", product_version=_version())
     except ValueError as refused:
         raise _not_logged_in(refused) from None
     return client
@@ -68,8 +63,7 @@ def _twin(client: WorkspaceClient, **settings: int) -> WorkspaceClient:
     config = config.copy()
     for name, value in settings.items():
         setattr(config, name, value)
-    twin: WorkspaceClient = sdk().WorkspaceClient(config=config)
-    return twin
+    return WorkspaceClient(config=config)
 
 
 def user_of(client: WorkspaceClient) -> str:
@@ -80,8 +74,6 @@ def user_of(client: WorkspaceClient) -> str:
 
 def write_file(client: WorkspaceClient, path: str, content: bytes, *, overwrite: bool = True) -> None:
     """Writes a file or notebook of the workspace. The SDK sends this call again; it never does so with ``workspace.upload``."""
-    from databricks.sdk.service.workspace import ImportFormat
-
     text = base64.b64encode(content).decode()
     client.workspace.import_(path, content=text, format=ImportFormat.AUTO, overwrite=overwrite)
 
@@ -89,9 +81,6 @@ def write_file(client: WorkspaceClient, path: str, content: bytes, *, overwrite:
 @contextlib.contextmanager
 def refusals(what: str) -> Iterator[None]:
     """Turns the SDK's errors inside into :class:`WorkspaceError`, which say what was being done and what to do now."""
-    from databricks.sdk.errors import PermissionDenied, Unauthenticated
-    from databricks.sdk.errors.base import DatabricksError
-
     try:
         yield
     except Unauthenticated as refused:

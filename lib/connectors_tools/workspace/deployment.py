@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.errors import InternalError, NotFound
 
 from connectors.ground.errors import Misconfigured, Problem
 
@@ -37,9 +40,6 @@ from .settings import (
     with_ids,
 )
 from .state import Memory, State, StateStore
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _AT_ONCE: Final = 8
 _CREATE_SECONDS: Final = 300.0
@@ -197,8 +197,6 @@ class Deployment:
             return dict(zip(state.resources, documents, strict=True))
 
     def _document(self, what: str, memory: Memory) -> Mapping[str, Any] | None:
-        from databricks.sdk.errors import NotFound
-
         with refusals(what):
             try:
                 return self._service(what).settings(self._client, memory.id)
@@ -206,8 +204,6 @@ class Deployment:
                 return None
 
     def _has_files(self, state: State) -> bool:
-        from databricks.sdk.errors import NotFound
-
         if not state.files:
             return False
         with refusals(self._files):
@@ -300,8 +296,6 @@ class Deployment:
 
     def _created(self, what: str, settings: Config) -> int | str:
         """The id of the new resource. An answer that is lost makes no second one: it is looked for by its tag first."""
-        from databricks.sdk.errors import InternalError
-
         end = time.monotonic() + _CREATE_SECONDS
         while True:
             with refusals(what):
@@ -336,8 +330,6 @@ class Deployment:
 
     def _delete(self, state: State, what: str, *, cascade: bool = False) -> None:
         """Deletes a resource; with ``cascade`` also the tables of a pipeline, of which nobody was asked otherwise."""
-        from databricks.sdk.errors import NotFound
-
         memory = state.resources[what]
         with refusals(what), suppress(NotFound):
             self._service(what).delete(self._client, memory.id, cascade=cascade)
@@ -345,8 +337,6 @@ class Deployment:
         del state.resources[what]
 
     def _delete_folder(self, folder: str) -> None:
-        from databricks.sdk.errors import NotFound
-
         with refusals(folder), suppress(NotFound):
             self._client.workspace.delete(folder, recursive=True)
 

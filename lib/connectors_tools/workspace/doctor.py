@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from databricks.sdk.errors import NotFound
+
 from connectors.ground.runtime import dotted, version_of
 from connectors.workbench.doctor import Finding
 
 from ..bundle import Findings, validate
-from ..bundle.compute import check_compute, entries
+from ..bundle.checks import notebooks_of
+from ..bundle.compute import check_compute
 from ..bundle.configuration import Config
 from ..bundle.model import Job
-from ..bundle.notebooks import Notebook, UnreadableNotebook, read_notebook
+from ..bundle.notebooks import SECRET
+from ..bundle.resources import every_task
 from . import runs
 from .client import WorkspaceError, refusals
 from .settings import fingerprint, job_settings, uploaded_path
@@ -71,7 +75,8 @@ def _sparks(target: Target) -> Iterator[Finding]:
     for job in target.bundle.jobs.values():
         findings = Findings()
         try:
-            check_compute(_with_known_clusters(target, job), _notebooks(job), findings)
+            notebooks = dict(notebooks_of(job, Findings()))  # the bundle's own findings say what is wrong with one
+            check_compute(_with_known_clusters(target, job), notebooks, findings)
         except WorkspaceError as refused:
             yield Finding("spark", False, f"{job.key} {' '.join(str(refused).split())}")
             continue
@@ -88,22 +93,11 @@ def _sparks(target: Target) -> Iterator[Finding]:
 def _with_known_clusters(target: Target, job: Job) -> Job:
     """The job with the runtime of each existing cluster in place of the cluster's id."""
     config = copy.deepcopy(job.config)
-    for entry in entries(replace(job, config=config)):
+    for entry in every_task(config):
         if number := entry.pop("existing_cluster_id", None):
             with refusals(f"cluster {number}"):
                 entry["new_cluster"] = {"spark_version": target.client.clusters.get(str(number)).spark_version}
     return replace(job, config=config)
-
-
-def _notebooks(job: Job) -> dict[str, Notebook]:
-    notebooks = {}
-    for task in job.parts:
-        if task.notebook is not None:
-            try:
-                notebooks[task.key] = read_notebook(task.notebook)
-            except UnreadableNotebook:  # the bundle's own finding says so
-                continue
-    return notebooks
 
 
 def _volumes(target: Target) -> Iterator[Finding]:
@@ -139,8 +133,6 @@ def _configurations(target: Target) -> str:
 
 
 def _exists(kind: str, name: str, read: Callable[[str], Any], way_out: str) -> Finding:
-    from databricks.sdk.errors import NotFound
-
     try:
         with refusals(f"{kind} {name}"):
             try:
@@ -187,9 +179,9 @@ def _secrets(target: Target) -> Iterator[Finding]:
 def _named_secrets(target: Target) -> set[tuple[str, str]]:
     secrets = set()
     for job in target.bundle.jobs.values():
-        for notebook in _notebooks(job).values():
+        for _, notebook in notebooks_of(job, Findings()):
             secrets |= notebook.secrets()
-    secrets |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", _configurations(target)))
+    secrets |= set(SECRET.findall(_configurations(target)))
     return secrets - {_PLACEHOLDER}
 
 

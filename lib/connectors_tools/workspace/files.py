@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.errors import BadRequest, NotFound
 
 from ..bundle import Bundle
 from .client import WorkspaceError, refusals, write_file
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _AT_ONCE: Final = 8
 _NEVER: Final = ("*/__pycache__/*", "*.pyc", "*/.ipynb_checkpoints/*", "*/.*", ".*", "*.egg-info/*")
@@ -81,8 +81,6 @@ def _folders_of(path: str) -> set[str]:
 
 def remove(client: WorkspaceClient, target: str, paths: Iterable[str]) -> None:
     """Removes uploaded files that are no longer in the bundle."""
-    from databricks.sdk.errors import BadRequest, NotFound
-
     for path in paths:
         for name in _names_there(path):
             with refusals(f"removing {path}"):

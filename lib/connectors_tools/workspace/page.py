@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.service.jobs import ViewsToExport
+
 from ..bundle.configuration import as_text
 from ..bundle.model import FOR_EACH, NOTEBOOK
-from ..report import AttemptRecord, RunRecord, TaskRecord, write_page
-from ..report.records import DeadLetterRecord
+from ..report.page import write_page
+from ..report.records import AttemptRecord, DeadLetterRecord, RunRecord, TaskRecord
 from . import runs
 from .client import WorkspaceError, refusals
 from .task_records import CLOCKS_SECONDS, TaskRecords
 from .task_records import TaskRecord as NotebookRecord
 
 if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
-
     from .target import Target
 
 
@@ -106,8 +107,6 @@ def _task(
 
 def _exported(client: WorkspaceClient, task: runs.TaskStatus, folder: Path) -> str:
     """The file with the notebook of a task as the service exports it; empty where it has none."""
-    from databricks.sdk.service.jobs import ViewsToExport
-
     try:
         with refusals(f"the notebook of {task.key}"):
             views = client.jobs.export_run(task.run_id, views_to_export=ViewsToExport.CODE).views or []

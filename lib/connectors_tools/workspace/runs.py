@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
 
 from connectors.ground.options import masked
 
@@ -20,9 +22,6 @@ from ..bundle.model import GOOD, KINDS, Job
 from .client import WorkspaceError, refusals
 from .target import Target
 from .task_records import TaskRecords
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _POLL = 1.0
 _SLOW_POLL: Final = 5.0

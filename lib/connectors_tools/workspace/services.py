@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from databricks.sdk import WorkspaceClient
 
 from ..bundle.configuration import Config
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 
 class Jobs:

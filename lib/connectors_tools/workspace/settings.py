@@ -12,14 +12,14 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from ..bundle import Bundle, Findings
 from ..bundle.configuration import Config, as_text, resource_references
 from ..bundle.model import PRINCIPALS, Job
-from ..bundle.resources import library_paths
+from ..bundle.resources import every_task, library_paths
 
 MARK: Final = "deployment_id"
 """The tag by which a deployment knows a job or a pipeline again that it created without hearing of it."""
@@ -49,15 +49,16 @@ def check_support(bundle: Bundle, files: Collection[str]) -> Findings:
     for job in bundle.jobs.values():
         specs = [environment.get("spec") or {} for environment in job.config.get("environments") or []]
         _check_wheels(bundle, f"{job.key}.environments", specs, files, findings)
-        for where, entry in _entries(job.config):
+        for entry in every_task(job.config):
+            where = f"{job.key}.{entry.get('task_key')}"
             for library in entry.get("libraries") or []:
                 if isinstance(library, dict) and "*" in str(library.get("whl", "")):
                     text = f"names a file that is built, {library['whl']}; deploy by the Databricks CLI."
-                    findings.problem(f"{job.key}.{where}", text)
+                    findings.problem(where, text)
             for path in _files_of(entry):
                 if not path.startswith("/") and "://" not in path:
                     text = f"names a file relative to the bundle, {path}; deploy by the Databricks CLI."
-                    findings.problem(f"{job.key}.{where}", text)
+                    findings.problem(where, text)
     return findings
 
 
@@ -255,12 +256,3 @@ def _access(declared: list[Any], levels: Mapping[str, str]) -> list[dict[str, An
 
 def _kind_of(user: str) -> str:
     return "user_name" if "@" in user else "service_principal_name"
-
-
-def _entries(config: Config) -> Iterator[tuple[str, Config]]:
-    for task in config.get("tasks") or []:
-        if isinstance(task, dict):
-            yield str(task.get("task_key")), task
-            nested = (task.get("for_each_task") or {}).get("task")
-            if isinstance(nested, dict):
-                yield str(nested.get("task_key")), nested

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.errors import AlreadyExists, BadRequest, NotFound, ResourceAlreadyExists
 
 from connectors.ground.errors import Misconfigured, Problem, StateError
 
 from .client import refusals, write_file
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _STATE: Final = "connectors.json"
 _GUARD: Final = "resources.json"
@@ -138,8 +138,6 @@ class StateStore:
                     self._client.workspace.delete(posixpath.join(self._folder, _LOCK))
 
     def _take(self, lock: dict[str, Any], *, force: bool) -> None:
-        from databricks.sdk.errors import AlreadyExists, BadRequest, ResourceAlreadyExists
-
         with refusals(f"the lock in {self._folder}"):
             with suppress(AlreadyExists, BadRequest, ResourceAlreadyExists):  # whose it is, is read below
                 self._write(_LOCK, lock, overwrite=force)
@@ -168,8 +166,6 @@ class StateStore:
                 raise Misconfigured("the deployment", [Problem("target", text)])
 
     def _read(self, name: str) -> bytes | None:
-        from databricks.sdk.errors import NotFound
-
         path = posixpath.join(self._folder, name)
         with refusals(f"reading {path}"):
             try:
@@ -179,8 +175,6 @@ class StateStore:
                 return None
 
     def _write(self, name: str, content: dict[str, Any], *, overwrite: bool = True) -> None:
-        from databricks.sdk.errors import NotFound
-
         path, text = posixpath.join(self._folder, name), json.dumps(content, indent=1, sort_keys=True).encode()
         try:
             write_file(self._client, path, text, overwrite=overwrite)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from databricks.sdk import WorkspaceClient
 
 from connectors.ground.errors import Misconfigured, Problem
 
 from ..bundle import Bundle, Findings, load
 from .client import connect, refusals, user_of
 from .state import State, StateStore
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 
 @dataclass(frozen=True)

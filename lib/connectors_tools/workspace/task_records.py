@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from databricks.sdk import WorkspaceClient
 
 from connectors.metrics.history import RUNNING, BatchRecord, Standing
+from connectors.quality.report import CheckOutcome, Report
 from connectors.workbench.task_record import folder_of
 
 from ..bundle.record import dead_letters
-from ..report.records import CheckRecord, DeadLetterRecord, QualityRecord, QueryRecord
+from ..report.records import DeadLetterRecord, QueryRecord
 from .client import brief
-
-if TYPE_CHECKING:
-    from databricks.sdk import WorkspaceClient
 
 _VOLUMES: Final = "/Volumes/"
 CLOCKS_SECONDS: Final = 30.0
@@ -40,7 +40,7 @@ class TaskRecord:
     started: float
     versions: Mapping[str, str]
     queries: tuple[QueryRecord, ...]
-    quality: tuple[QualityRecord, ...]
+    quality: tuple[Report, ...]
     letters: tuple[str, ...]
 
     @classmethod
@@ -53,10 +53,7 @@ class TaskRecord:
             )
             for query in content["queries"]
         ]  # fmt: skip
-        reports = [
-            QualityRecord(report["name"], [CheckRecord(**check) for check in report["checks"]])
-            for report in content["reports"]
-        ]
+        reports = [Report(each["name"], [CheckOutcome(**check) for check in each["checks"]]) for each in content["reports"]]
         places = dict.fromkeys(place for query in content["queries"] for place in query["letters"])
         return cls(content["started"], content["versions"], tuple(queries), tuple(reports), tuple(places))
 

@@ -10,10 +10,10 @@ import pytest
 
 from connectors.core.planning import INITIAL
 from connectors.ground.errors import Fatal, Transient
-from connectors.testing.queue_double import DoubleReceiver
 from connectors.testing.source_suite import SourceQuery
 from connectors.testing.sqlite_file import transaction
 from tests.core.epochs.queries import to_the_end
+from tests.queue_source import DoubleReceiver
 from tests.systems.reference_contexts import QueueContext
 
 

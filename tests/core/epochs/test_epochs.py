@@ -17,10 +17,10 @@ from connectors.core.planning import INITIAL, Planner, reader_share
 from connectors.ground.errors import StateError, Transient
 from connectors.testing import QueueSuite
 from connectors.testing.epoch_suite import EpochSourceSuite
-from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from tests.core.epoch_race import two_attempts
 from tests.core.epochs.queries import SCHEMA, to_the_end, values
+from tests.queue_source import DoubleReceiver, QueueDoubleSource
 from tests.systems.reference_contexts import MisbehavingQueueContext, QueueContext
 
 

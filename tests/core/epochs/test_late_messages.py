@@ -9,10 +9,10 @@ import pytest
 
 from connectors.core import Misconfigured
 from connectors.core.leases import LeaseKeeper
-from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from connectors.testing.sqlite_file import transaction
 from tests.core.epochs.queries import hide, to_the_end, values
+from tests.queue_source import DoubleReceiver, QueueDoubleSource
 from tests.systems.reference_contexts import QueueContext
 
 

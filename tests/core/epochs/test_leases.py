@@ -17,9 +17,9 @@ from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.leases import EpochLeases
 from connectors.core.planning import source_id
 from connectors.ground.errors import Transient
-from connectors.testing.queue_double import DoubleReceiver
 from connectors.testing.source_suite import SourceQuery
 from tests.core.epochs.queries import hide, log_of, values
+from tests.queue_source import DoubleReceiver
 from tests.systems.reference_contexts import QueueContext
 
 

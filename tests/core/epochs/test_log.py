@@ -19,10 +19,10 @@ from connectors.core.planning import INITIAL, Planner
 from connectors.ground.errors import StateError
 from connectors.storage import storage_of
 from connectors.testing import SourceContext
-from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
 from tests.core.epochs.queries import SCHEMA, log_of, values
 from tests.dying_disk import DyingDisk
+from tests.queue_source import DoubleReceiver, QueueDoubleSource
 from tests.systems.reference_contexts import QueueContext, ShardContext
 
 

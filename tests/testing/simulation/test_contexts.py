@@ -26,12 +26,13 @@ from connectors.core import Batch, GlobalCommitter, Messages, Receiver, SinkWrit
 from connectors.core.ledger import Entry
 from connectors.ground import machine
 from connectors.testing.forgetful_disk import ForgetfulDisk
-from connectors.testing.queue_double import DoubleReceiver, QueueDouble, QueueDoubleSource
+from connectors.testing.queue_double import QueueDouble
 from connectors.testing.simulation.adversary import Move
 from connectors.testing.simulation.disk import SimulatedDisk
 from connectors.testing.simulation.history import check, run
 from connectors.testing.simulation.scheduler import Scheduler
 from connectors.testing.simulation.worlds import command_of, name_of, world_of
+from tests.queue_source import DoubleReceiver, QueueDoubleSource
 from tests.systems.reference_contexts import QueueContext
 
 from .. import broken, toys

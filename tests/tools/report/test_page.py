@@ -15,21 +15,18 @@ import pytest
 
 from connectors.metrics.frame import COLUMNS
 from connectors.metrics.history import BatchRecord, Standing
-from connectors_tools.report import (
+from connectors.quality.report import CheckOutcome, Report
+from connectors_tools.report.graph import ranks_of
+from connectors_tools.report.page import html_of, notebook_html, write_page
+from connectors_tools.report.plots import plots_of, scale, short
+from connectors_tools.report.records import (
     AttemptRecord,
     DeadLetterRecord,
     LetterSample,
-    QualityRecord,
     QueryRecord,
     RunRecord,
     TaskRecord,
-    html_of,
-    write_page,
 )
-from connectors_tools.report.graph import ranks_of
-from connectors_tools.report.page import notebook_html
-from connectors_tools.report.plots import plots_of, scale, short
-from connectors_tools.report.records import CheckRecord
 
 EVIL = '<script>alert("x")</script>'
 START = 1_790_000_000.0
@@ -81,10 +78,10 @@ def full(folder: Path) -> RunRecord:
     picture = nbformat.v4.new_output("display_data", {"image/png": "aVBORw0KGgo="})
     cells[1].outputs = [picture, nbformat.v4.new_output("stream", text="printed by the cell\n")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "a-1.ipynb")
-    check = CheckRecord("not_null(id)", "id is not null", False, 1, 10, [{"id": None, "name": EVIL}])
+    check = CheckOutcome("not_null(id)", "id is not null", "", False, 1, 10, [{"id": None, "name": EVIL}])
     letters = DeadLetterRecord("/data/letters", 7, [LetterSample('{"offset":3}', "must be a number; got 'far'", EVIL)])
     whole = task("a", said="600 rows", notebook=folder / "a-1.ipynb", queries=[query()], letters=[letters])
-    failing = task("b", ["a"], "FAILED", error=f"ValueError: {EVIL}", quality=[QualityRecord("orders", [check])])
+    failing = task("b", ["a"], "FAILED", error=f"ValueError: {EVIL}", quality=[Report("orders", [check])])
     stopped = TaskRecord("c", "UPSTREAM_FAILED", depends_on={"b": ""})
     facts = {"description": "Orders, each once", "target": "dev"}
     return run(whole, failing, stopped, state="FAILED", parameters={"rows": "600"}, versions={"pyspark": "4.2.0"}, **facts)

@@ -282,7 +282,7 @@ def test_the_page_of_a_run_has_its_queries_checks_dead_letters_and_versions(plac
     assert (letters.count, letters.samples[0].record) == (1, "no JSON")
     assert letters.place.endswith("/numbers/letters")
     (report,) = gate.quality
-    (failed,) = [check for check in report.checks if not check.ok]
+    (failed,) = [check for check in report.outcomes if not check.ok]
     assert (report.name, failed.failing, failed.rows, failed.sample) == ("the numbers", 1, 2, [{"id": 2}])
     assert "pyspark" in record.versions
     assert not record.note

@@ -10,7 +10,6 @@ from .cassandra_server import CassandraServer
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
 from .document_service import DocumentService
 from .dynamodb_server import DynamoDbServer
-from .http_service import HttpService
 from .kafka_server import KafkaServer
 from .kinesis_server import KinesisServer, KinesisStreams
 from .pubsub_server import PubSubServer
@@ -29,7 +28,6 @@ __all__ = [
     "DynamoDbServer",
     "GcsServer",
     "HdfsServer",
-    "HttpService",
     "KafkaServer",
     "KinesisServer",
     "KinesisStreams",

@@ -1,10 +1,11 @@
-"""A small REST API in a process of its own: records behind every usual paging, and a target for rows.
+"""A small REST API in a process of its own: records behind every usual paging, a target for rows, and users to ask about.
 
 ``GET /page``, ``/offset``, ``/cursor``, ``/header``, ``/link``, ``/next`` and ``POST /search`` give the records of a table,
 each paged in its own way; ``since`` leaves out those whose ``updated_at`` is below it, ``order=desc`` turns them round. ``GET
 /children/orders/7/items`` gives children. ``POST /rows``, ``PUT`` and ``DELETE /rows/…/7`` take rows; a request with a header
-``Idempotency-Key`` that has come before changes nothing. ``POST /token`` gives tokens; ``PUT /behaviour`` sets what goes wrong.
-The service has no memory beyond its process.
+``Idempotency-Key`` that has come before changes nothing. ``GET /users/7`` answers ``{"id": 7, "name": "user-7", "city":
+"city-7"}`` (ids from a million on: 404), ``GET /users?ids=7,8`` a list. ``POST /token`` gives tokens; ``PUT /behaviour`` sets
+what goes wrong. The service has no memory beyond its process.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, Final
 from .base import HOST, Server, library_path, request_json
 
 CLIENT: Final = ("client", "s3cret-of-client")
+UNKNOWN: Final = 1_000_000
+"""The first id of a user that the service does not know."""
 _LIMIT: Final = 10
 
 
@@ -48,23 +51,26 @@ class ApiBehaviour:
 
 
 class ApiService(Server):
-    """The service, and what a test does with it."""
+    """The service, and what a test does with it. Its answers take ``latency`` seconds until :meth:`behave` says otherwise."""
 
     required = True
 
-    def __init__(self) -> None:
+    def __init__(self, latency: float = 0.0) -> None:
         super().__init__()
         self.url = f"http://{HOST}:{self.port}"
+        self.latency = latency
 
     def launch(self) -> None:
-        self.spawn([sys.executable, "-m", __name__, str(self.port)], library_path())
+        self.spawn([sys.executable, "-m", __name__, str(self.port), str(self.latency)], library_path())
 
     def ready(self) -> bool:
         return bool(request_json(f"{self.url}/seen"))
 
     def behave(self, **behaviour: Any) -> None:
-        """Sets the parts of :class:`ApiBehaviour`, all others as they are by default."""
-        request_json(f"{self.url}/behaviour", asdict(ApiBehaviour(**behaviour)), "PUT")
+        """Sets the parts of :class:`ApiBehaviour`, all others as they are by default. The latency outlives a kill."""
+        settings = ApiBehaviour(**behaviour)
+        self.latency = settings.latency
+        request_json(f"{self.url}/behaviour", asdict(settings), "PUT")
 
     def add(self, table: str, records: Sequence[Mapping[str, Any]]) -> None:
         """Adds records to a table, or puts them in the place of those of their ``id``."""
@@ -92,7 +98,7 @@ class _Service:
     """The service's state and its handlers; ``web`` is aiohttp's module, which only the service's process imports."""
 
     web: Any
-    behaviour: ApiBehaviour = field(default_factory=ApiBehaviour)
+    behaviour: ApiBehaviour
     tables: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     keys: set[str] = field(default_factory=set)
     tokens: dict[str, float] = field(default_factory=dict)
@@ -154,6 +160,12 @@ class _Service:
         number = int(request.query.get("page", 1))
         items = [record for record in self.table("items").values() if str(record["order"]) == parent]
         return self.web.json_response(items[(number - 1) * 2 : number * 2])
+
+    async def users(self, request: Any) -> Any:
+        ids = [int(text) for text in request.match_info.get("id", request.query.get("ids", "")).split(",")]
+        if "id" not in request.match_info:
+            return self.web.json_response([_user(number) for number in ids])
+        return self.web.Response(status=404) if ids[0] >= UNKNOWN else self.web.json_response(_user(ids[0]))
 
     def _after(self, request: Any, cursor: str, content: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """A page of records, and the cursor of the page after it."""
@@ -251,19 +263,24 @@ class _Service:
             behaviour.fail -= 1
             headers = {"Retry-After": behaviour.retry_after} if behaviour.retry_after else {}
             return self.web.Response(status=behaviour.status, headers=headers)
-        self.times = [time for time in self.times if time > moment - 1]
-        if behaviour.rate and len(self.times) >= behaviour.rate:
-            return self.web.Response(status=429, headers={"Retry-After": "1"})
-        self.times.append(moment)
+        if behaviour.rate:
+            self.times = [time for time in self.times if time > moment - 1]
+            if len(self.times) >= behaviour.rate:
+                return self.web.Response(status=429, headers={"Retry-After": "1"})
+            self.times.append(moment)
         login = request.headers.get("Authorization", "")
         is_known = self.tokens.get(login.removeprefix("Bearer "), 0.0) > moment if behaviour.token else login == behaviour.login
         return None if is_known or not (behaviour.token or behaviour.login) else self.web.Response(status=401)
 
 
-def _serve(port: int) -> None:
+def _user(number: int) -> dict[str, Any]:
+    return {"id": number, "name": f"user-{number}", "city": f"city-{number % 100}"}
+
+
+def _serve(port: int, latency: float) -> None:
     from aiohttp import web
 
-    service = _Service(web)
+    service = _Service(web, ApiBehaviour(latency=latency))
 
     @web.middleware
     async def guarded(request: Any, handler: Any) -> Any:
@@ -285,6 +302,8 @@ def _serve(port: int) -> None:
             web.put("/rows/{table}/{id}", service.take),
             web.delete("/rows/{table}/{id}", service.remove),
             web.route("*", "/away", service.away),
+            web.get("/users", service.users),
+            web.get("/users/{id}", service.users),
             web.post("/token", service.token),
             web.put("/behaviour", service.behave),
             web.put("/add/{table}", service.add),
@@ -298,4 +317,4 @@ def _serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), float(sys.argv[2]))

@@ -24,7 +24,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
 from ...ground.cache_folder import cache
@@ -217,9 +216,7 @@ class Server:
     def __enter__(self: S) -> S:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .base import HOST, Server, Unavailable, classpath, free_ports, java
+from .fault_proxy import Authority
 
 CASSANDRA: Final = "org.apache.cassandra:cassandra-all:5.0.8"
 _PARTITIONERS: Final = "org.apache.cassandra.dht"
@@ -19,7 +20,7 @@ _SETTINGS: Final = """\
 cluster_name: connectors
 partitioner: {partitioners}.{partitioner}
 endpoint_snitch: SimpleSnitch
-num_tokens: {tokens}
+num_tokens: 8
 listen_address: {host}
 rpc_address: {host}
 storage_port: {storage}
@@ -109,7 +110,7 @@ class CassandraServer(Server):
     """An empty Cassandra 5 of one node that outlives an outage. ``options`` reach it, as ``connectors.cassandra`` names them.
 
     It wants a login. It takes connections without TLS, and with TLS those of clients that have a certificate: the files are in
-    ``tls``. ``tokens`` is how many ranges of the ring the node has.
+    ``tls``. The node has eight ranges of the ring.
     """
 
     required = True
@@ -117,10 +118,10 @@ class CassandraServer(Server):
     stop_timeout = 0.0  # nothing of it is kept
     user, password = "cassandra", "cassandra"
 
-    def __init__(self, partitioner: str = "Murmur3Partitioner", tokens: int = 8, heap: str = "400m") -> None:
+    def __init__(self, partitioner: str = "Murmur3Partitioner", heap: str = "400m") -> None:
         super().__init__()
         self.java, self.classpath = java(), classpath("cassandra", CASSANDRA)
-        self.partitioner, self.tokens, self.heap = partitioner, tokens, heap
+        self.partitioner, self.heap = partitioner, heap
         self.port, self.storage, self.storage_tls, self.jmx = free_ports(4)
 
     @property
@@ -140,7 +141,7 @@ class CassandraServer(Server):
     def launch(self) -> None:
         self._write_certificates()
         settings = _SETTINGS.format(
-            **{name: getattr(self, name) for name in ("port", "storage", "storage_tls", "tokens", "partitioner", "folder")},
+            **{name: getattr(self, name) for name in ("port", "storage", "storage_tls", "partitioner", "folder")},
             partitioners=_PARTITIONERS,
             host=HOST,
         )
@@ -223,17 +224,8 @@ class CassandraServer(Server):
         folder = self.folder / "tls"
         if folder.exists():
             return
-        try:
-            trustme = import_module("trustme")
-            forms = import_module("cryptography.hazmat.primitives.serialization")
-        except ImportError as missing:
-            raise Unavailable(f"{missing.name} is not installed; pip install trustme") from None
+        authority, other = Authority(), Authority()
         folder.mkdir()
-        authority, other = trustme.CA(key_type=trustme.KeyType.RSA), trustme.CA(key_type=trustme.KeyType.RSA)
-        authority.cert_pem.write_to_path(str(folder / "authority.pem"))
+        (folder / "authority.pem").write_bytes(authority.pem)
         for name, issuer in (("server", authority), ("client", authority), ("stranger", other)):
-            certificate = issuer.issue_cert(HOST, key_type=trustme.KeyType.RSA)
-            key = forms.load_pem_private_key(certificate.private_key_pem.bytes(), None)  # Cassandra wants PKCS8
-            text = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
-            chain = b"".join(part.bytes() for part in certificate.cert_chain_pems)
-            (folder / f"{name}.pem").write_bytes(text + chain)
+            (folder / f"{name}.pem").write_bytes(b"".join(issuer.issue()))

@@ -31,24 +31,36 @@ class Certificates:
         return context
 
 
-def certificates(folder: Path, host: str = HOST) -> Certificates:
-    """Creates in ``folder`` the certificates of a server that is called ``host``, by an authority that nobody knows.
+class Authority:
+    """An authority that nobody knows, with its certificate ``pem``. Raises :class:`Unavailable` without ``trustme``."""
 
-    Raises :class:`Unavailable` without the package ``trustme``.
-    """
-    try:
-        import trustme
+    def __init__(self) -> None:
+        try:
+            import trustme
+        except ImportError as missing:
+            raise Unavailable(f"{missing.name} is not installed; pip install trustme") from None
+        self._authority = trustme.CA(key_type=trustme.KeyType.RSA)
+        self._kind = trustme.KeyType.RSA
+        self.pem = self._authority.cert_pem.bytes()
+
+    def issue(self, host: str = HOST) -> tuple[bytes, bytes]:
+        """A new key (PKCS 8) and the chain of its certificate, for whoever is called ``host``."""
         from cryptography.hazmat.primitives import serialization as forms
-    except ImportError as missing:
-        raise Unavailable(f"{missing.name} is not installed; pip install trustme") from None
+
+        certificate = self._authority.issue_cert(host, key_type=self._kind)
+        key = forms.load_pem_private_key(certificate.private_key_pem.bytes(), None)
+        text = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+        return text, b"".join(part.bytes() for part in certificate.cert_chain_pems)
+
+
+def certificates(folder: Path, host: str = HOST) -> Certificates:
+    """Creates in ``folder`` the certificates of a server that is called ``host``, by a new :class:`Authority`."""
+    authority = Authority()
     folder.mkdir(parents=True, exist_ok=True)
     files = Certificates(*(folder / name for name in ("authority.pem", "server.pem", "server.key")))
-    authority = trustme.CA(key_type=trustme.KeyType.RSA)
-    server = authority.issue_cert(host, key_type=trustme.KeyType.RSA)
-    authority.cert_pem.write_to_path(str(files.authority))
-    files.chain.write_bytes(b"".join(part.bytes() for part in server.cert_chain_pems))
-    key = forms.load_pem_private_key(server.private_key_pem.bytes(), None)
-    files.key.write_bytes(key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()))
+    key, chain = authority.issue(host)
+    for file, content in ((files.authority, authority.pem), (files.chain, chain), (files.key, key)):
+        file.write_bytes(content)
     return files
 
 

@@ -81,10 +81,10 @@ class KafkaServer(Server):
         admin.create_topics([topic])[name].result(30)
         return name
 
-    def tool(self, main: str, *arguments: str, timeout: float = 300.0) -> str:
+    def tool(self, main: str, *arguments: str) -> str:
         """The output of one of Kafka's own tools, by its class (``org.apache.kafka.tools.ConsumerPerformance``)."""
         command = self._command(main, *arguments)
-        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=self.folder)
         return process.stdout + process.stderr
 
     def _format(self, conf: Path) -> None:

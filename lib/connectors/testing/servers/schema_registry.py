@@ -8,15 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import sys
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections import Counter
 from collections.abc import Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
 from .base import HOST, Server, library_path, request_json
 
@@ -70,22 +66,20 @@ class _Store:
     """Schemas by id, and the ids of the versions of each subject."""
 
     def __init__(self) -> None:
-        self.lock = Lock()
         self.file = Path(_FILE)
         state = json.loads(self.file.read_text()) if self.file.exists() else {"schemas": [], "subjects": {}}
         self.schemas: list[dict[str, Any]] = state["schemas"]
         self.subjects: dict[str, list[int]] = state["subjects"]
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
-        with self.lock:
-            if schema not in self.schemas:
-                self.schemas.append(schema)
-            number = self.schemas.index(schema) + 1
-            versions = self.subjects.setdefault(subject, [])
-            if number not in versions:
-                versions.append(number)
-            self.file.write_text(json.dumps({"schemas": self.schemas, "subjects": self.subjects}))
-            return number
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        number = self.schemas.index(schema) + 1
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        self.file.write_text(json.dumps({"schemas": self.schemas, "subjects": self.subjects}))
+        return number
 
     def version(self, subject: str, version: str) -> dict[str, Any] | None:
         numbers = self.subjects.get(subject, [])
@@ -96,69 +90,51 @@ class _Store:
         return {"subject": subject, "version": index, "id": number, **self.schemas[number - 1]}
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    store: ClassVar[_Store]
-    credentials: ClassVar[str] = ""
-    behaviour: ClassVar[dict[str, int]] = {"fail": 0, "status": 503}
-    requests: ClassVar[Counter[str]] = Counter()
+def _serve(port: int, *login: str) -> None:
+    from aiohttp import web
 
-    def do_GET(self) -> None:
-        self._serve()
+    store, requests, behaviour = _Store(), Counter[str](), {"fail": 0, "status": 503}
 
-    do_POST = do_PUT = do_GET  # noqa: N815
+    def refused(status: int, code: int, message: str) -> web.Response:
+        return web.json_response({"error_code": code, "message": message}, status=status)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+    @web.middleware
+    async def guarded(request: web.Request, handler: Any) -> Any:
+        if login and request.headers.get("Authorization") != _basic(*login):
+            return refused(401, 401, "Unauthorized")
+        if request.path not in ("/seen", "/behaviour"):
+            requests[request.path] += 1
+            if behaviour["fail"] > 0:
+                behaviour["fail"] -= 1
+                return refused(behaviour["status"], behaviour["status"], "an injected fault")
+        return await handler(request)
 
-    def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else None
-        path = urllib.parse.urlsplit(self.path).path
-        status, answer = self._answer(path, [urllib.parse.unquote(part) for part in path.strip("/").split("/")], body)
-        content = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+    async def seen(request: web.Request) -> web.Response:
+        return web.json_response({**requests, "requests": requests.total()})
 
-    def _answer(self, path: str, parts: list[str], body: Any) -> tuple[int, Any]:
-        if self.credentials and self.headers.get("Authorization") != self.credentials:
-            return 401, {"error_code": 401, "message": "Unauthorized"}
-        if path == "/seen":
-            return 200, {**self.requests, "requests": sum(self.requests.values())}
-        if path == "/behaviour":
-            self.behaviour.update(body)
-            return 200, {}
-        self.requests[path] += 1
-        if self.behaviour["fail"] > 0:
-            self.behaviour["fail"] -= 1
-            return self.behaviour["status"], {"error_code": self.behaviour["status"], "message": "an injected fault"}
-        return self._schemas(parts, body)
+    async def behave(request: web.Request) -> web.Response:
+        behaviour.update(await request.json())
+        return web.json_response({})
 
-    def _schemas(self, parts: list[str], body: Any) -> tuple[int, Any]:
-        if parts[:2] == ["schemas", "ids"]:
-            number = int(parts[2])
-            known = 0 < number <= len(self.store.schemas)
-            return (200, self.store.schemas[number - 1]) if known else (404, _missing(40403, "Schema not found"))
-        if parts[0] == "subjects" and self.command == "POST":
-            schema = {key: body[key] for key in ("schema", "schemaType", "references") if body.get(key)}
-            return 200, {"id": self.store.add(parts[1], schema)}
-        if parts[0] == "subjects" and len(parts) == 4:
-            version = self.store.version(parts[1], parts[3])
-            return (200, version) if version else (404, _missing(40401, "Subject not found"))
-        return 404, _missing(404, "Not found")
+    async def schema(request: web.Request) -> web.Response:
+        number = int(request.match_info["id"])
+        is_known = 0 < number <= len(store.schemas)
+        return web.json_response(store.schemas[number - 1]) if is_known else refused(404, 40403, "Schema not found")
 
+    async def register(request: web.Request) -> web.Response:
+        body = await request.json()
+        parts = {key: body[key] for key in ("schema", "schemaType", "references") if body.get(key)}
+        return web.json_response({"id": store.add(request.match_info["subject"], parts)})
 
-def _missing(code: int, message: str) -> dict[str, Any]:
-    return {"error_code": code, "message": message}
+    async def version(request: web.Request) -> web.Response:
+        answer = store.version(request.match_info["subject"], request.match_info["version"])
+        return web.json_response(answer) if answer else refused(404, 40401, "Subject not found")
 
-
-def _serve(port: int, user: str = "", password: str = "") -> None:
-    _Handler.store = _Store()
-    _Handler.credentials = _basic(user, password) if user else ""
-    ThreadingHTTPServer((HOST, port), _Handler).serve_forever()
+    app = web.Application(middlewares=[guarded])
+    app.add_routes([web.get("/seen", seen), web.put("/behaviour", behave), web.get("/schemas/ids/{id}", schema)])
+    app.add_routes([web.post("/subjects/{subject}", register), web.post("/subjects/{subject}/versions", register)])
+    app.add_routes([web.get("/subjects/{subject}/versions/{version}", version)])
+    web.run_app(app, host=HOST, port=port, access_log=None, print=None, shutdown_timeout=0.1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Spark's own servers: a Connect server, which is what serverless compute offers, and a standalone cluster."""
+"""A Spark Connect server, which is what serverless compute offers."""
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import sysconfig
@@ -10,11 +9,9 @@ import venv
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
 
 from ...workbench.home import spark_home
-from ..session import quick_java_options
-from .base import HOST, Server, Unavailable, free_ports, library_path, request_json
+from .base import HOST, Server, Unavailable, library_path
 
 _PRELOADED = """\
 import gc
@@ -81,45 +78,3 @@ def _bare_python(folder: Path) -> Path:
         # A path file names a folder; the path files in *that* folder, of editable installs, are not read.
         (Path(inside) / "installed.pth").write_text(f"{purelib}\n")
     return folder / "bin" / "python"
-
-
-_HOSTS: Final = (HOST, "127.0.0.2")
-"""Both are this machine's loopback. Spark runs a speculative attempt only on another host than the first."""
-
-
-class SparkCluster(Server):
-    """A master and two workers with one core each, which Spark takes for different hosts.
-
-    ``url`` goes to ``SparkSession.builder.master``.
-    """
-
-    start_timeout = 120.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        if find_spec("pyspark") is None or sys.platform != "linux":
-            raise Unavailable("needs pyspark, and Linux, where all of 127.0.0.0/8 is this machine")
-        self.home = spark_home()
-        self.web, *self.others = free_ports(3)
-        self.url = f"spark://{HOST}:{self.port}"
-
-    def launch(self) -> None:
-        master = ["--host", HOST, "--port", str(self.port), "--webui-port", str(self.web)]
-        self._spawn(HOST, "org.apache.spark.deploy.master.Master", master)
-        for host, web in zip(_HOSTS, self.others, strict=True):
-            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / host), "--webui-port", str(web)]
-            self._spawn(host, "org.apache.spark.deploy.worker.Worker", ["--host", host, *size, self.url])
-
-    def ready(self) -> bool:
-        return int(request_json(f"http://{HOST}:{self.web}/json/")["aliveworkers"]) == len(_HOSTS)
-
-    def _spawn(self, host: str, kind: str, arguments: list[str]) -> None:
-        env = {
-            "SPARK_HOME": str(self.home),
-            "SPARK_LOCAL_IP": host,
-            "PYSPARK_PYTHON": sys.executable,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": quick_java_options(),
-            "PATH": os.environ.get("PATH", ""),
-        }
-        self.spawn([str(self.home / "bin" / "spark-class"), kind, *arguments], env)

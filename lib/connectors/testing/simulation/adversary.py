@@ -42,16 +42,15 @@ _AT_FEW_STEPS: Final = (Move.COPY, Move.GIVE_UP, Move.SECOND_DRIVER, Move.TWIN, 
 _RATES: Final = (0.0005, 0.003, 0.02)
 _SELDOM: Final = (0.1, 0.3, 0.7)
 """The rates of moves for which there are few occasions."""
+_MOST_OF_A_KIND: Final = 5
 _PAUSES: Final = (0.5, 5.0, 60.0, 700.0)
 _SKEWS: Final = (-30.0, -3.0, 3.0, 30.0)
 
 
 class Adversary:
-    """The adversary of one history, which makes at most ``budget`` moves of each kind of ``moves``, and then rests."""
+    """The adversary of one history, which makes some moves of each kind of ``moves``, and then rests."""
 
-    def __init__(
-        self, scheduler: Scheduler, budget: int = 5, moves: Collection[Move] = tuple(Move), spared: Collection[int] = ()
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, moves: Collection[Move] = tuple(Move), spared: Collection[int] = ()) -> None:
         self.scheduler = scheduler
         self.spared = spared
         self.moves: Counter[Move] = Counter()
@@ -61,7 +60,7 @@ class Adversary:
         self._chance = random.Random(f"moves {scheduler.seed}")
         self._rests = False
         kinds = [move for move in Move if move in moves and self._chance.random() < 0.6]
-        self._left = {move: self._chance.randrange(1, budget + 1) for move in kinds}
+        self._left = {move: self._chance.randrange(1, _MOST_OF_A_KIND + 1) for move in kinds}
         self._rates = {move: self._chance.choice(_SELDOM if move in _AT_FEW_STEPS else _RATES) for move in kinds}
 
     @property

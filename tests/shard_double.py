@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from ..core import REQUIRED, Options, Text
-from ..core.cursor_source import CursorSource, Discovery
-from ..core.cursors import Cursor, Page
-from ..core.epoch_source import STOP_OPTIONS
-from ..ground import machine
-from ..ground.errors import DataLoss
-from .sqlite_file import transaction
+from connectors.core import REQUIRED, Options, Text
+from connectors.core.cursor_source import CursorSource, Discovery
+from connectors.core.cursors import Cursor, Page
+from connectors.core.epoch_source import STOP_OPTIONS
+from connectors.ground import machine
+from connectors.ground.errors import DataLoss
+from connectors.testing.sqlite_file import transaction
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS shards (name TEXT PRIMARY KEY, parent TEXT, is_open INTEGER DEFAULT 1, trimmed INTEGER DEFAULT 0);

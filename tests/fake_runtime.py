@@ -16,8 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from connectors.ground.runtime import in_task
-
-from .catalog import Secrets
+from connectors_tools.fake_workspace.catalog import Secrets
 
 _MODULES: Final = ("databricks.sdk.runtime", "databricks.service_credentials")
 
