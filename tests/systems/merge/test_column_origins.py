@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -48,6 +47,19 @@ def test_rows_of_the_log_before_a_column_have_its_default_behind_a_snapshot_that
     assert_current(spark, kept)
 
 
+def test_rows_before_a_column_have_its_default_where_their_partition_is_behind_and_none_behind_the_drop(target: Target) -> None:
+    database = begun(target)
+    before = [database.upsert(id=3, name="b", amount=1), database.delete(2), database.upsert(id=2, name="b", amount=2)]
+    add_column(database, default=7)
+    target.merge(database.upsert(id=4, name="d", amount=4, extra=5))
+    del database.fields["extra"]
+    behind = database.upsert(id=6, name="f", amount=6)
+    target.merge(before[0], before[1])
+    target.restart()
+    target.merge(before[2], behind)
+    assert [(row["id"], row["extra"]) for row in target.rows()] == [(1, 7), (2, 7), (3, 7), (4, 5), (6, None)]
+
+
 @pytest.mark.parametrize("is_apart", [True, False])
 def test_the_log_before_a_snapshot_leaves_the_value_that_it_has_read(target: Target, is_apart: bool) -> None:
     """The value is of no default that the log tells: it is in the snapshot alone."""
@@ -70,6 +82,17 @@ def test_a_row_of_a_snapshot_that_was_deleted_gives_no_value_to_one_that_begins_
     del database.fields["extra"]
     target.merge(database.delete(1), database.upsert(id=1, name="b", amount=1))
     assert [row["extra"] for row in target.rows()] == [None, 8]
+
+
+def test_a_row_behind_the_drop_has_no_default_also_where_the_log_reaches_the_column_in_that_batch(target: Target) -> None:
+    database = begun(target)
+    before = database.upsert(id=3, name="b", amount=1)
+    add_column(database, default=7)
+    target.merge(*database.snapshot()[:1])
+    told = database.upsert(id=4, name="d", amount=1, extra=8)
+    del database.fields["extra"]
+    target.merge(before, told, database.upsert(id=5, name="e", amount=1))
+    assert [row["extra"] for row in target.rows()] == [7, 7, 7, 8, None]
 
 
 def test_a_column_that_the_log_has_not_reached_is_not_gone(target: Target) -> None:
@@ -134,8 +157,7 @@ def test_the_table_is_the_database_whatever_comes_late(spark: Any, tmp_path: Pat
     for late in (False, True):
         queues = [part[late] for part in parts]
         while any(queues):
-            batch = list(itertools.chain(*([queue.pop(0) for _ in range(min(len(queue), chance.randrange(4)))] for queue in queues)))
-            if batch:
+            if batch := [queue.pop(0) for queue in queues for _ in range(min(len(queue), chance.randrange(4)))]:
                 target.merge(*batch)
             if chance.random() < 0.2:
                 target.restart()
