@@ -10,6 +10,8 @@ import pytest
 
 from connectors.core import Fatal
 from connectors.systems.delta.change_target import ChangeTarget
+from connectors.systems.delta.evolution import Evolution
+from connectors.systems.delta.log_state import LogState, Origin
 from tests.systems.change_logs import Database
 from tests.systems.merge.targets import Target, expected
 from tests.systems.merge.versions import assert_current
@@ -56,8 +58,9 @@ def test_rows_before_a_column_have_its_default_where_their_partition_is_behind_a
     behind = database.upsert(id=6, name="f", amount=6)
     target.merge(before[0], before[1])
     target.restart()
-    target.merge(before[2], behind)
-    assert [(row["id"], row["extra"]) for row in target.rows()] == [(1, 7), (2, 7), (3, 7), (4, 5), (6, None)]
+    database.upsert(id=7, name="g", amount=7)
+    target.merge(before[2], behind, *database.incremental(7))
+    assert [(row["id"], row["extra"]) for row in target.rows()] == [(1, 7), (2, 7), (3, 7), (4, 5), (6, None), (7, None)]
 
 
 @pytest.mark.parametrize("is_apart", [True, False])
@@ -127,6 +130,13 @@ def test_a_default_survives_a_crash_between_its_column_and_its_rows(target: Targ
     target.merge(*snapshot, number=1)
     target.merge(before)
     assert target.rows() == expected(database)
+
+
+def test_origins_follow_their_columns() -> None:
+    origins = {name: Origin("9", "int", f'{{"v": {value}}}') for value, name in enumerate(("extra", "note", "id"))}
+    evolution = Evolution({}, {}, renames={"Extra": "More"}, drops=["note"])
+    state = evolution.state(LogState("t", origins=origins))
+    assert LogState.of(state.text(), "t").origins == {"more": origins["extra"], "id": origins["id"]}
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 40))])
