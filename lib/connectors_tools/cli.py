@@ -13,6 +13,7 @@ import click
 
 from connectors.ground.errors import ConnectorError, Misconfigured
 
+from .cli_backfill import backfill
 from .cli_erase import erase
 from .cli_letters import letters
 from .cli_offsets import offsets
@@ -371,5 +372,5 @@ def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, .
     sys.exit(done.returncode)
 
 
-for command in (*COMMANDS, offsets, letters, erase, prove):
+for command in (*COMMANDS, offsets, letters, erase, prove, backfill):
     main.add_command(command)

@@ -71,6 +71,7 @@ def test_a_trigger_is_what_spark_takes(tmp_path: Path, trigger: str, expected: d
     [
         ({"name": ""}, r"name +must be letters"),
         ({"name": "../other"}, r'name +must be letters.*got "../other"'),
+        ({"name": "orders@../other"}, r'name +must be letters.*got "orders@../other"'),
         ({"workdir": ""}, r"workdir +missing; give a folder"),
         ({"target": "orders"}, r'target +must be a table, as catalog.schema.table, or a folder; got "orders"'),
         ({"options": "{"}, r"options +is no JSON"),
@@ -265,6 +266,34 @@ def test_a_batch_that_is_being_written_is_not_yet_counted(
     run(24, 12, is_whole=False)
     spark.sql(f"DELETE FROM delta.`{state.table['path']}` WHERE id < 2")  # behind a batch that is not whole
     assert state.reconciliation(spark).collect() == [(16, 11, 0, 4)]
+
+
+@pytest.mark.spark
+def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(spark: Any, tmp_path: Path) -> None:
+    def run(name: str, first: int, *, is_whole: bool = True) -> None:
+        state = pipeline_in(tmp_path, name=name, checks='[{"expression": "id % 4 > 0"}]')
+        sinks = state.checks.foreach_batch(
+            good=connectors.foreach_batch("delta", state.table),
+            quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
+            counts=connectors.foreach_batch("delta", path=state.path("counts")) if is_whole else None,
+        )
+        source = f"{tmp_path}/source_{name}"
+        spark.range(first, first + 8).write.format("delta").mode("append").save(source)
+        writer = spark.readStream.format("delta").load(source).writeStream.foreachBatch(sinks)
+        writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
+
+    run("p@2026-03-01", 0)
+    run("p@2026-03-02", 8, is_whole=False)
+    run("p", 16)
+    run("p@2026-03-01", 24, is_whole=False)
+    for name in ("p", "p@2026-03-01"):
+        assert pipeline_in(tmp_path, name=name).reconciliation(spark).collect() == [(16, 12, 0, 4)]
+
+
+@pytest.mark.parametrize("ends", ["lines to files", "delta to delta", "cdc to delta", "cdc_database to delta"])
+def test_only_what_is_appended_to_a_table_has_slices(tmp_path: Path, ends: str) -> None:
+    with pytest.raises(Misconfigured, match=r'name +must have no "@": only what is appended.*got "p@2026-03-01"'):
+        pipeline_in(tmp_path, ends, name="p@2026-03-01", target_options="{}")
 
 
 @pytest.mark.spark

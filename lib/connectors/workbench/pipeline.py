@@ -32,6 +32,8 @@ _PART: Final = r"[^./\\\s]+"
 _FORMS: Final = {"table": "catalog.schema.table", "schema": "catalog.schema"}
 """The names that a target can have in a catalog."""
 _NAME: Final = re.compile(r"\w[\w.-]*")
+_SLICES: Final = "slices"
+"""The folder of the state of slices, in that of their pipeline."""
 _DELTA: Final = "delta"
 _DATABASES: Final = ("cdc_database", "jdbc_database")
 _SCHEMA: Final = "schema"
@@ -112,14 +114,22 @@ class EndWidgets:
 
 
 class Pipeline:
-    """A pipeline's parameters, and everything that derives from them."""
+    """A pipeline's parameters, and everything that derives from them.
+
+    The name ``orders@2026-03-01`` is that of a slice of the pipeline ``orders``: a query of its own into the same target.
+    """
 
     def __init__(self, dbutils: Any, ends: Mapping[str, EndWidgets]) -> None:
         self._dbutils, self.ends = dbutils, ends
         self.name = self._parameter("name")
-        if not _NAME.fullmatch(self.name):
+        whole, at, self.slice = self.name.partition("@")
+        if not _NAME.fullmatch(whole) or (at and not _NAME.fullmatch(self.slice)):
             raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
-        self.folder = workdir(f"{workdir(self._parameter('workdir'))}/{self.name}")
+        self._whole = workdir(f"{workdir(self._parameter('workdir'))}/{whole}")
+        """The folder of the pipeline with all of its slices."""
+        self.folder = workdir(slice_folder(self._whole, self.slice)) if at else self._whole
+        if at and (ends["target"].system != _DELTA or ends["source"].system in (_DELTA, "cdc")):
+            raise _wrong("name", f'must have no "@": only what is appended to a Delta table has slices; got "{self.name}".')
 
     def path(self, part: str) -> str:
         """The place of a part of the pipeline's state, such as ``checkpoint``: below ``workdir``, in the folder ``name``."""
@@ -229,8 +239,12 @@ class Pipeline:
 
     @property
     def table(self) -> dict[str, str]:
-        """The target as options of ``connectors.delta``. Locally a table is a folder: Delta has no catalog there."""
-        return _place(self._parameter("target"), "target")
+        """The target as options of ``connectors.delta``. Locally a table is a folder: Delta has no catalog there.
+
+        Each slice has a ledger of its own there.
+        """
+        sink = {"sinkId": self.name} if self.slice else {}
+        return {**_place(self._parameter("target"), "target"), **sink}
 
     @property
     def schema(self) -> TargetSchema:
@@ -253,6 +267,8 @@ class Pipeline:
         """
         from pyspark.sql import functions as f
 
+        if self.slice and part in ("", "copy"):
+            raise _wrong("name", f'must have no "@": a copy replaces all rows of the target; got "{self.name}".')
         spark, token = rows.sparkSession, f"{machine.token()} {self.folder}"
         table = {"path": self.path(part)} if part else self.table
         if part == "copy":
@@ -288,18 +304,22 @@ class Pipeline:
         if that is a Delta table. Else it is the rows passed to the sink, minus those that the target refused, minus the keys
         that are missing in the target's ``rows``, if these can be read. Of the missing keys, as many as the target refused in
         that time count as refused. No one else may write to the target or the state. A batch that is still being written is
-        left out; a listing of files in ``rows`` must be newer than the records of the batches.
+        left out; a listing of files in ``rows`` must be newer than the records of the batches. Slices and their pipeline are
+        counted together.
         """
-        read, good, newest = self._recorded(spark)
-        letters, refused = self._letters(spark, self.path("letters")), self._letters(spark, self._refused, until("at", newest))
+        read, good, batches = self._recorded(spark)
+        newest = batches.get(self._whole)
+        last = self._last_batches(batches)
+        letters = sum(self._letters(spark, f"{folder}/letters") for folder in batches)
+        refused = self._letters(spark, self._refused, until("at", newest))
         if self.ends["target"].system == _DELTA:
-            delivered = count_until(spark, self.table, newest)
+            delivered = count_until(spark, self.table, last)
         else:
             delivered = good - refused
             if rows is not None:
                 recent = self._letters(spark, self._refused, f"{until('at', newest)} AND {self._since('at', _COMMIT_SECONDS)}")
                 delivered -= max(self.lost(spark, rows, newest).count() - recent, 0)
-        quarantined = count_until(spark, {"path": self.path("quarantine")}, newest)
+        quarantined = sum(count_until(spark, {"path": f"{folder}/quarantine"}, last) for folder in batches)
         row = (read + letters, delivered, letters + refused, quarantined)
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
@@ -340,18 +360,40 @@ class Pipeline:
         """The folder of the dead letters that the target has refused."""
         return str(self._options("target").get("deadLetterPath") or self.path("refused"))
 
-    def _recorded(self, spark: SparkSession) -> tuple[int, int, Row | None]:
-        """The rows of all complete batches, how many of them were good, and the newest batch, if a batch wrote them."""
+    def _recorded(self, spark: SparkSession) -> tuple[int, int, dict[str, Row | None]]:
+        """The rows of all complete batches, and how many of them were good.
+
+        Also the newest batch, if a batch wrote them, by the folders of the pipeline and of its slices.
+        """
         from pyspark.errors import AnalysisException
 
-        table = {"path": self.path("counts")}
-        try:
-            newest, batch = newest_versions(spark, table)
-        except AnalysisException as none:
-            text = f"is {self.name}, which has recorded no batch in {table['path']}"
-            raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.") from none
-        counts = rows_at(spark, table, newest).selectExpr("sum(rows)", "sum(good)").collect()[0]
-        return counts[0] or 0, counts[1] or 0, batch
+        batches: dict[str, Row | None] = {}
+        read = good = 0
+        for folder in self._folders:
+            table = {"path": f"{folder}/counts"}
+            try:
+                newest, batches[folder] = newest_versions(spark, table)
+            except AnalysisException:
+                continue
+            counts = rows_at(spark, table, newest).selectExpr("sum(rows)", "sum(good)").collect()[0]
+            read, good = read + (counts[0] or 0), good + (counts[1] or 0)
+        if not batches:
+            text = f"is {self.name}, which has recorded no batch in {self.path('counts')}"
+            raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.")
+        return read, good, batches
+
+    @property
+    def _folders(self) -> list[str]:
+        """The folders of the pipeline and of its slices."""
+        return [self._whole, *map(str, sorted(Path(self._whole, _SLICES).glob("*")))]
+
+    def _last_batches(self, batches: Mapping[str, Row | None]) -> dict[str, int]:
+        """The number of the last recorded batch of each query: -1 for one that has begun and recorded none."""
+        last = {row.query: int(row.batch) for row in batches.values() if row is not None}
+        for folder in set(self._folders) - batches.keys():
+            if (metadata := Path(folder, "checkpoint", "metadata")).exists():
+                last[json.loads(metadata.read_text())["id"]] = -1
+        return last
 
     @staticmethod
     def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
@@ -367,6 +409,8 @@ class Pipeline:
     def _demonstration(self, side: str, parameter: str) -> Demo:
         """The demonstration of an end. If its system has lost its earlier data, the pipeline begins anew too."""
         system, mark = self.ends[side].system, self._mark(side)
+        if self.slice:
+            raise _wrong(parameter, "missing; a demonstration has no slices. Give the address of your system.")
         self._refuse_other_kind(side, parameter, is_demonstration=True)
         try:
             demonstration = demo(system, self.path("demonstration"))
@@ -430,6 +474,11 @@ class Pipeline:
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()
+
+
+def slice_folder(folder: str, name: str) -> str:
+    """The folder of the state of the slice ``name``, of a pipeline whose state is in ``folder``."""
+    return f"{folder}/{_SLICES}/{name}"
 
 
 def _connectors(system: str) -> tuple[type[Source] | None, type[Sink] | None]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import takewhile
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -43,20 +42,34 @@ def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> Data
     return loaded(spark.read.format("delta").option("versionAsOf", version.version), table)
 
 
-def count_until(spark: SparkSession, table: Mapping[str, str], newest: Row | None) -> int:
-    """The number of rows that a table has now, without those of batches after the ``newest``."""
+def count_until(spark: SparkSession, table: Mapping[str, str], last: Mapping[str, int]) -> int:
+    """The number of rows that a table has now, without those of batches after the ``last`` one of each query."""
     versions = _versions(spark, table, _RECENT)
     rows = rows_at(spark, table, versions[0]).count()
-    if newest is None:
+    if not last:
         return rows
+    later, is_met = _later(_marked(versions), last)
+    if not is_met:  # a slow caller beside a fast pipeline
+        older = [version for version in _marked(_versions(spark, table)) if version.version <= versions[0].version]
+        later, _ = _later(older, last)
+    return rows - sum(int(version.rows or 0) for version in later)
 
-    def is_later(version: Row) -> bool:
-        return version.query != newest.query or int(version.batch) > int(newest.batch)
 
-    marked = _marked(versions)
-    if all(map(is_later, marked)):  # a slow caller beside a fast pipeline
-        marked = [version for version in _marked(_versions(spark, table)) if version.version <= versions[0].version]
-    return rows - sum(int(version.rows or 0) for version in takewhile(is_later, marked))
+def _later(versions: Sequence[Row], last: Mapping[str, int]) -> tuple[list[Row], bool]:
+    """Those of ``versions``, the newest first, that are of later batches than the ``last``, and whether others are met.
+
+    A version of another query is of a later one if it is newer than all others.
+    """
+    later: list[Row] = []
+    met: set[str] = set()
+    for version in versions:
+        if int(version.batch) <= last.get(version.query, -1):
+            met.add(version.query)
+        elif version.query in last or not met:
+            later.append(version)
+        if met == last.keys():
+            break
+    return later, bool(met)
 
 
 def until(column: str, newest: Row | None) -> str:

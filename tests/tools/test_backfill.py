@@ -1,0 +1,118 @@
+"""``connectors backfill``: the slices of a span of time, their parameters and their record."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from connectors.workbench.settings import library
+from connectors_tools import cli_backfill
+from connectors_tools.cli import main
+from connectors_tools.cli_backfill import slices_of
+
+DAYS = ("--from", "2026-02-27", "--to", "2026-03-02")
+
+
+class Runs:
+    """Takes the place of the runs of jobs; those of slices in ``failing`` fail."""
+
+    def __init__(self) -> None:
+        self.failing: set[str] = set()
+        self.calls: list[tuple[str, dict[str, str]]] = []
+
+    def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        parameters = dict(text.split("=", 1) for option, text in itertools.pairwise(command) if option == "--param")
+        self.calls.append((command[command.index("--only") + 1], parameters))
+        is_failing = parameters.get("name", "").partition("@")[2] in self.failing
+        return subprocess.CompletedProcess(command, int(is_failing))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    stand_in = Runs()
+    monkeypatch.setattr(cli_backfill.subprocess, "run", stand_in.run)
+    monkeypatch.chdir(library().parent)
+    return stand_in
+
+
+def call(folder: Path, *more: str) -> Result:
+    places = ("--runs", str(folder / "runs"), "--param", f"workdir={folder}/state", "--param", "name=orders")
+    return CliRunner().invoke(main, ["backfill", "lines_to_delta", *DAYS, *places, *more])
+
+
+@pytest.mark.parametrize(
+    ("by", "begin", "end", "names"),
+    [
+        ("day", "2024-02-28", "2024-03-02", ["2024-02-28", "2024-02-29", "2024-03-01"]),
+        ("hour", "2026-03-28T23", "2026-03-29T02", ["2026-03-28T23", "2026-03-29T00", "2026-03-29T01"]),
+        ("month", "2025-11", "2026-02", ["2025-11", "2025-12", "2026-01"]),
+    ],
+)
+def test_slices_are_one_behind_the_other_without_a_gap(by: str, begin: str, end: str, names: list[str]) -> None:
+    slices = list(slices_of(by, begin, end))
+    assert [piece.name for piece in slices] == names
+    assert [piece.end for piece in slices[:-1]] == [piece.begin for piece in slices[1:]]
+    assert slices[-1].end == list(slices_of(by, begin, "2027-01-01T00"[: len(begin)]))[len(slices)].begin
+
+
+def test_the_marks_of_a_parameter_are_the_times_of_the_slice() -> None:
+    (piece,) = slices_of("day", "2026-03-01", "2026-03-02")
+    text = '{"path": "/in/{slice}", "query": "at >= \'{from}\' AND at < \'{to}\'", "start": {from_ms}, "end": {to_ms}}'
+    assert json.loads(piece.fill(text)) == {
+        "path": "/in/2026-03-01",
+        "query": "at >= '2026-03-01T00:00:00Z' AND at < '2026-03-02T00:00:00Z'",
+        "start": 1772323200000,
+        "end": 1772409600000,
+    }
+
+
+def test_slices_that_are_done_are_passed_over_and_the_gate_comes_when_all_are(runs: Runs, tmp_path: Path) -> None:
+    source = ("--param", "source=/in/{slice}/*.log", "--parallel", "2", "--var", "schema=shop")
+    runs.failing = {"2026-02-28"}
+    first = call(tmp_path, *source)
+    assert first.exit_code == 1
+    assert "1 of 3 slices failed. The same call runs these again." in first.output
+    assert sorted(parameters["name"] for task, parameters in runs.calls) == [
+        "orders@2026-02-27", "orders@2026-02-28", "orders@2026-03-01",
+    ]  # fmt: skip
+    assert {task for task, _ in runs.calls} == {"pipeline"}
+    runs.calls, runs.failing = [], set()
+    again = call(tmp_path, *source)
+    assert again.exit_code == 0, again.output
+    assert again.output.count("done before") == 2
+    workdir = f"{tmp_path}/state"
+    assert runs.calls == [
+        ("pipeline", {"name": "orders@2026-02-28", "workdir": workdir, "source": "/in/2026-02-28/*.log"}),
+        ("quality", {"name": "orders", "workdir": workdir}),
+    ]
+
+
+def test_a_slice_that_has_begun_is_not_read_from_another_source(runs: Runs, tmp_path: Path) -> None:
+    assert call(tmp_path, "--param", "source=/in/{slice}").exit_code == 0
+    other = call(tmp_path, "--param", "source=/other/{slice}")
+    assert other.exit_code == 2
+    assert "must be as in the call that began the slice" in other.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--param", "source=/in"), "--param must have {slice}, {from}, {to}, {from_ms} or {to_ms}: else each slice reads all"),
+        (("--param", "source=/in/{slice}", "--from", "1.3."), "--from must be the begin of a slice by day, such as 2026-03-01;"),
+        (("--param", "source=/in/{slice}", "--to", "2026-02-27"), "--to must be later than --from 2026-02-27; got 2026-02-27"),
+        (("--param", "source=/in/{slice}", "--by", "month"), "--from must be the begin of a slice by month, such as 2026-03;"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_runs(
+    runs: Runs, tmp_path: Path, arguments: tuple[str, ...], text: str
+) -> None:
+    refused = call(tmp_path, *arguments)
+    assert refused.exit_code == 2
+    assert text in " ".join(refused.output.split())
+    assert not runs.calls
