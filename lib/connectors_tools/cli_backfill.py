@@ -24,8 +24,6 @@ from .cli_systems import pairs
 
 _FORMS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 """How the begin of a slice is written, which is the slice's name."""
-_RECORD: Final = "slice.json"
-"""The file, in the folder of a slice, with the digest of its parameters and the seconds that it took."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def backfill(
         filled = {**{name: piece.fill(text) for name, text in values.items()}, "name": f"{known['name']}@{piece.name}"}
         state = _SliceState(Path(slice_folder(folder, piece.name)), filled)
         if state.is_done:
-            click.echo(f"{piece.name}  done before")
+            click.echo(f"{piece.name}  done before{', by other parameters' if state.has_other_parameters else ''}")
             return True
         state.write(None)
         started, log = time.monotonic(), runs / f"{piece.name}.log"
@@ -135,18 +133,19 @@ def _parameters(values: Mapping[str, str]) -> Sequence[str]:
 
 
 class _SliceState:
-    """The record of a slice, in its ``folder``."""
+    """The record of a slice, in its ``folder``: the digest of the ``parameters`` of the last call, and the seconds it took."""
 
     def __init__(self, folder: Path, parameters: Mapping[str, str]) -> None:
-        self._file, self._digest = folder / _RECORD, digest(json.dumps(parameters, sort_keys=True))
+        self._file, self._digest = folder / "slice.json", digest(json.dumps(parameters, sort_keys=True))
         self._known: dict[str, Any] = json.loads(self._file.read_text()) if self._file.exists() else {}
-        if self._known.get("parameters", self._digest) != self._digest:
-            text = f"must be as in the call that began the slice, whose state is in {folder}. Give them as they were"
-            raise Misconfigured("backfill", [Problem("--param", f"{text}, or a new name and an empty target.")])
 
     @property
     def is_done(self) -> bool:
         return self._known.get("seconds") is not None
+
+    @property
+    def has_other_parameters(self) -> bool:
+        return bool(self._known["parameters"] != self._digest)
 
     def write(self, seconds: float | None) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -93,18 +93,23 @@ def test_slices_that_are_done_are_passed_over_and_the_gate_comes_when_all_are(ru
     ]
 
 
-def test_a_slice_that_has_begun_is_not_read_from_another_source(runs: Runs, tmp_path: Path) -> None:
-    assert call(tmp_path, "--param", "source=/in/{slice}").exit_code == 0
+def test_a_slice_that_failed_may_get_other_parameters_and_one_that_is_done_says_that_it_had_others(
+    runs: Runs, tmp_path: Path
+) -> None:
+    runs.failing = {"2026-02-28"}
+    assert call(tmp_path, "--param", "source=/in/{slice}").exit_code == 1
+    runs.calls, runs.failing = [], set()
     other = call(tmp_path, "--param", "source=/other/{slice}")
-    assert other.exit_code == 2
-    assert "must be as in the call that began the slice" in other.output
+    assert other.exit_code == 0
+    assert other.output.count("done before, by other parameters\n") == 2
+    assert [parameters["source"] for task, parameters in runs.calls if task == "pipeline"] == ["/other/2026-02-28"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("--param", "source=/in"), "--param must have {slice}, {from}, {to}, {from_ms} or {to_ms}: else each slice reads all"),
-        (("--param", "source=/in/{slice}", "--from", "1.3."), "--from must be the begin of a slice by day, such as 2026-03-01;"),
+        (("--param", "source=/in/{slice}", "--from", "1.3."), "--from must be the begin of a slice by day, such as 2026-03-01"),
         (("--param", "source=/in/{slice}", "--to", "2026-02-27"), "--to must be later than --from 2026-02-27; got 2026-02-27"),
         (("--param", "source=/in/{slice}", "--by", "month"), "--from must be the begin of a slice by month, such as 2026-03;"),
     ],
