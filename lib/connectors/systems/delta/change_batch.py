@@ -61,26 +61,40 @@ def with_defaults(changes: Changes, known: Mapping[str, Any], state: LogState | 
     place, ordinal, is_read = F.concat(digits, place_of(0, 0, F.col(ORDINAL))), F.col(ORDINAL), F.col(SNAPSHOT)
     is_absent = {name: F.array_contains(ABSENT, mark_of(name)) for name in names}
     lasts = [
-        F.struct(*(F.max(F.when(~absent, value)) for value in (F.when(~is_read, place), F.when(is_read, ordinal), ordinal)))
+        F.struct(
+            *(F.max(F.when(~absent, value)) for value in (F.when(~is_read, place), F.when(is_read, ordinal), ordinal)),
+            F.max(F.when(absent & ~is_read, place)),
+        )
         for absent in is_absent.values()
     ]
     cells = {name: F.col(quoted(name)) for name in frame.columns}
-    for name, (change, read, last) in zip(names, frame.agg(*lasts).collect()[0], strict=True):
-        is_older = F.when(is_read, ordinal < last).otherwise((place < change) | (ordinal < read))
-        is_older = is_absent[name] & F.coalesce(is_older, F.lit(False))
-        if name in changes.required and name.lower() not in known and frame.where(is_older).limit(1).collect():
+    for name, (change, read, last, gap) in zip(names, frame.agg(*lasts).collect()[0], strict=True):
+        origin, is_new = origins.get(name.lower()), name.lower() not in known
+        # the log has not reached a column that a snapshot has read
+        is_behind = change is None and (origin.position is None if origin else is_new and bool(known) and read is not None)
+        is_older = F.lit(True) if is_behind and is_new else (place < change) | (ordinal < read)
+        is_older = is_absent[name] & F.coalesce(F.when(is_read, ordinal < last).otherwise(is_older), F.lit(False))
+        if name in changes.required and is_new and frame.where(is_older).limit(1).collect():
             raise unknown_value(name)
         cells[name] = F.when(~is_absent[name] | is_older, cells[name])
-        origin = origins.get(name.lower())
-        if state is None or origin is None or (origin.position is None and change is not None):
-            continue
-        if origin.position is None:  # the source has the column: the log is behind
-            declared |= {column: kind for column, kind in state.columns.items() if column.lower() == name.lower()}
-        is_older = ~is_read & (F.lit(True) if origin.position is None else digits < origin.position)
-        value = fitted(F.expr(origin.sql()), DataType.fromDDL(origin.kind), columns[name], name)
-        cells[name] = F.when(is_absent[name] & is_older, value).otherwise(cells[name])
+        position = (origin and changes.order != ARRIVAL and origin.position) or ""  # of arrivals, no record is older
+        if name not in declared and (is_behind or (gap is not None and gap < (change or position))):  # the source has it
+            declared = _source_columns(name, columns[name], is_new, state) | declared
+        if origin and (is_behind or position):
+            value = fitted(F.expr(origin.sql()), DataType.fromDDL(origin.kind), columns[name], name)
+            is_older = ~is_read & (F.lit(True) if is_behind else digits < position)
+            cells[name] = F.when(is_absent[name] & is_older, value).otherwise(cells[name])
     frame = frame.select(*(cell.alias(name) for name, cell in cells.items()))
     return replace(changes, frame=frame, columns=columns, declared=declared, gaps=changes.gaps | others.keys())
+
+
+def _source_columns(name: str, kind: Any, is_new: bool, state: LogState | None) -> dict[str, str]:
+    """The type of the column ``name`` that the source has declared last, or has in this batch; empty if it had dropped it."""
+    if state is None or name in state.keys:
+        return {}
+    if is_new:
+        return {name: kind.simpleString()}
+    return {own: text for own, text in state.columns.items() if own.lower() == name.lower()}
 
 
 def origins_of(changes: Changes, known: Mapping[str, Origin], types: Container[str]) -> dict[str, Origin]:

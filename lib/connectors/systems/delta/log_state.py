@@ -112,7 +112,7 @@ class LogState:
         except ValueError:
             raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
         known = {name: state[name] for name in cls.__annotations__ if name in state}
-        origins = {name: Origin(*origin) for name, origin in state["origins"].items()}
+        origins = {name: Origin(*origin) for name, origin in state.get("origins", {}).items()}
         return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"]), "origins": origins})
 
     def declaring(self, columns: Mapping[str, str], seen: Iterable[str]) -> LogState:
