@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,60 @@ def test_rows_before_a_column_have_its_default_where_their_partition_is_behind_a
     database.upsert(id=7, name="g", amount=7)
     target.merge(before[2], behind, *database.incremental(7))
     assert [(row["id"], row["extra"]) for row in target.rows()] == [(1, 7), (2, 7), (3, 7), (4, 5), (6, None), (7, None)]
+
+
+def test_a_record_from_before_a_column_has_its_default_behind_a_snapshot_of_its_batch(spark: Any, kept: Target) -> None:
+    database = begun(kept)
+    before = [database.upsert(id=key, name="b", amount=1) for key in (3, 4)]
+    add_column(database, default=7)
+    kept.merge(*database.snapshot()[:1], before[0])
+    strict = Target(spark, kept.path, history=True, onSchemaChange="exception")
+    strict.number = kept.number
+    strict.merge(before[1])
+    assert strict.rows() == expected(database)
+    assert_current(spark, strict)
+
+
+def test_no_row_has_the_default_of_a_column_that_is_gone_once_the_order_is_that_of_the_arrival(target: Target) -> None:
+    """A place in the log says nothing then: the server may be another one."""
+    database = begun(target)
+    add_column(database, default=7)
+    target.merge(database.upsert(id=3, name="b", amount=1, extra=5))
+    target.options["order"] = "arrival"
+    target.restart()
+    del database.fields["extra"]
+    target.merge(database.upsert(id=4, name="b", amount=1))
+    assert [row["extra"] for row in target.rows()] == [7, 7, 5, None]
+
+
+@pytest.mark.parametrize("is_apart", [pytest.param(True, marks=pytest.mark.soak), False])
+def test_a_late_record_that_lacks_a_column_drops_none(target: Target, is_apart: bool) -> None:
+    database = begun(target)
+    before = [database.upsert(id=key, name="b", amount=1) for key in (3, 4)]
+    add_column(database, default=7)
+    target.merge(database.upsert(id=5, name="b", amount=1, extra=5))
+    target.options["onSchemaChange"] = "exception"
+    target.restart()
+    after = database.upsert(id=6, name="b", amount=1, extra=6)
+    for batch in [before[:1], [after, before[1]]] if is_apart else [[after, *before]]:
+        target.merge(*batch)
+    assert target.rows() == expected(database)
+    del database.fields["extra"]
+    with pytest.raises(Fatal, match=r"drop.column extra"):
+        target.merge(database.upsert(id=7, name="b", amount=1))
+
+
+def test_a_snapshot_widens_a_column_that_the_log_has_not_reached(target: Target) -> None:
+    database = begun(target)
+    before = [database.upsert(id=key, name="b", amount=1) for key in (3, 4)]
+    add_column(database, default=7)
+    target.merge(*database.snapshot()[:1])
+    database.fields["extra"] = {"type": "int64", "optional": True, "default": 7}
+    target.merge(before[0], *database.snapshot()[:1])
+    target.options["onSchemaChange"] = "exception"
+    target.restart()
+    target.merge(before[1], database.upsert(id=5, name="b", amount=1, extra=1 << 40))
+    assert target.rows() == expected(database)
 
 
 @pytest.mark.parametrize("is_apart", [True, False])
@@ -164,14 +219,20 @@ def test_the_table_is_the_database_whatever_comes_late(spark: Any, tmp_path: Pat
         change()
     read = [chance.randrange(place + 1) for place in places]  # when the snapshot comes
     parts = [[partition[:at], partition[at:]] for partition, at in zip(partitions, read, strict=True)]
+    is_apart = chance.random() < 0.5
     for late in (False, True):
         queues = [part[late] for part in parts]
+        if late and not is_apart:
+            behind = [queue.pop(0) for queue in queues for _ in range(len(queue) // 2)]
+            target.merge(*snapshot, *behind)
         while any(queues):
-            if batch := [queue.pop(0) for queue in queues for _ in range(min(len(queue), chance.randrange(4)))]:
+            pieces = ([queue.pop(0) for _ in range(min(len(queue), chance.randrange(4)))] for queue in queues)
+            batch = list(itertools.chain(*pieces))
+            if batch:
                 target.merge(*batch)
             if chance.random() < 0.2:
                 target.restart()
-        if not late:
+        if not late and is_apart:
             target.merge(*snapshot)
     rows = [{name: row[name] for name in database.fields} for row in target.rows() if row.get("deleted_at") is None]
     assert rows == expected(database)

@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ...core import Batch
 from ...formats.base import quoted
@@ -60,27 +60,55 @@ def with_defaults(changes: Changes, known: Mapping[str, Any], state: LogState | 
     digits = _digits(changes.order)
     place, ordinal, is_read = F.concat(digits, place_of(0, 0, F.col(ORDINAL))), F.col(ORDINAL), F.col(SNAPSHOT)
     is_absent = {name: F.array_contains(ABSENT, mark_of(name)) for name in names}
-    lasts = [
-        F.struct(*(F.max(F.when(~absent, value)) for value in (F.when(~is_read, place), F.when(is_read, ordinal), ordinal)))
+    gaps = [
+        F.struct(
+            F.max(F.when(~absent & ~is_read, place)), F.max(F.when(~absent & is_read, ordinal)),
+            F.max(F.when(~absent, ordinal)), F.max(F.when(absent & ~is_read, place)),
+        )
         for absent in is_absent.values()
-    ]
+    ]  # fmt: skip
     cells = {name: F.col(quoted(name)) for name in frame.columns}
-    for name, (change, read, last) in zip(names, frame.agg(*lasts).collect()[0], strict=True):
-        is_older = F.when(is_read, ordinal < last).otherwise((place < change) | (ordinal < read))
-        is_older = is_absent[name] & F.coalesce(is_older, F.lit(False))
-        if name in changes.required and name.lower() not in known and frame.where(is_older).limit(1).collect():
+    for name, places in zip(names, frame.agg(*gaps).collect()[0], strict=True):
+        gap, origin, is_new = _Gap(*places), origins.get(name.lower()), name.lower() not in known
+        is_told = is_new and bool(known) and gap.read is not None  # by a snapshot, here for the first time
+        is_ahead = gap.change is None and (origin.position is None if origin else is_told)
+        in_batch = F.lit(True) if is_ahead and is_new else (place < F.lit(gap.change)) | (ordinal < F.lit(gap.read))
+        is_older = is_absent[name] & F.coalesce(F.when(is_read, ordinal < F.lit(gap.last)).otherwise(in_batch), F.lit(False))
+        if name in changes.required and is_new and frame.where(is_older).limit(1).collect():
             raise unknown_value(name)
         cells[name] = F.when(~is_absent[name] | is_older, cells[name])
-        origin = origins.get(name.lower())
-        if state is None or origin is None or (origin.position is None and change is not None):
-            continue
-        if origin.position is None:  # the source has the column: the log is behind
-            declared |= {column: kind for column, kind in state.columns.items() if column.lower() == name.lower()}
-        is_older = ~is_read & (F.lit(True) if origin.position is None else digits < origin.position)
-        value = fitted(F.expr(origin.sql()), DataType.fromDDL(origin.kind), columns[name], name)
-        cells[name] = F.when(is_absent[name] & is_older, value).otherwise(cells[name])
+        position = (origin and changes.order != ARRIVAL and origin.position) or ""  # of arrivals, no record is older
+        if name not in declared and (is_ahead or (gap.lack is not None and gap.lack < (gap.change or position))):
+            declared = _source_columns(name, columns[name], is_new, state) | declared
+        if origin and (is_ahead or position):
+            value = fitted(F.expr(origin.sql()), DataType.fromDDL(origin.kind), columns[name], name)
+            is_older = ~is_read & (F.lit(True) if is_ahead else digits < position)
+            cells[name] = F.when(is_absent[name] & is_older, value).otherwise(cells[name])
     frame = frame.select(*(cell.alias(name) for name, cell in cells.items()))
     return replace(changes, frame=frame, columns=columns, declared=declared, gaps=changes.gaps | others.keys())
+
+
+class _Gap(NamedTuple):
+    """What a batch has of a column that some of its records lack; ``None`` where there is no such record.
+
+    ``change`` is the place of the last change of the log with the column, and ``lack`` of the last one without it. ``read`` is
+    the ordinal of the last row of a snapshot with it, and ``last`` of the last record. A column is *ahead* that snapshots have
+    and the log has not reached: all of the log that lacks it is older.
+    """
+
+    change: str | None
+    read: int | None
+    last: int | None
+    lack: str | None
+
+
+def _source_columns(name: str, kind: Any, is_new: bool, state: LogState | None) -> dict[str, str]:
+    """The type of the column ``name`` that the source has declared last, or has in this batch; empty if it had dropped it."""
+    if state is None or name in state.keys:
+        return {}
+    if is_new:
+        return {name: kind.simpleString()}
+    return {own: text for own, text in state.columns.items() if own.lower() == name.lower()}
 
 
 def origins_of(changes: Changes, known: Mapping[str, Origin], types: Container[str]) -> dict[str, Origin]:
