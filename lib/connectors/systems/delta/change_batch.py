@@ -70,8 +70,8 @@ def with_defaults(changes: Changes, known: Mapping[str, Any], state: LogState | 
     cells = {name: F.col(quoted(name)) for name in frame.columns}
     for name, places in zip(names, frame.agg(*gaps).collect()[0], strict=True):
         gap, origin, is_new = _Gap(*places), origins.get(name.lower()), name.lower() not in known
-        is_told = is_new and bool(known) and gap.read is not None  # by a snapshot, here for the first time
-        is_ahead = gap.change is None and (origin.position is None if origin else is_told)
+        is_first = is_new and bool(known) and gap.read is not None  # a snapshot has it here for the first time
+        is_ahead = gap.change is None and (origin.position is None if origin else is_first)
         in_batch = F.lit(True) if is_ahead and is_new else (place < F.lit(gap.change)) | (ordinal < F.lit(gap.read))
         is_older = is_absent[name] & F.coalesce(F.when(is_read, ordinal < F.lit(gap.last)).otherwise(in_batch), F.lit(False))
         if name in changes.required and is_new and frame.where(is_older).limit(1).collect():
