@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -22,8 +22,15 @@ from connectors.workbench.settings import workdir
 
 from .cli_systems import pairs
 
+if TYPE_CHECKING:
+    from .bundle.model import Job
+
 _FORMS: Final = {"hour": "%Y-%m-%dT%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
 """How the begin of a slice is written, which is the slice's name."""
+_END: Final = "availableNow"
+"""The trigger of a query that ends."""
+_SHARED: Final = ("name", "workdir", "target", "checks")
+"""The parameters of the gate, which judges all slices together."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +78,23 @@ def backfill(
     if all(slices[0].fill(text) == text for text in values.values()):
         text = "must have {slice}, {from}, {to}, {from_ms} or {to_ms}: else each slice reads all"
         raise click.UsageError(f"--param {text}. Give the source such as --param 'source=/orders/day={{slice}}'")
+    if slices[-1].end > datetime.now(timezone.utc):
+        text = f"the slice {slices[-1].name} has not ended, and its later rows would be read by none"
+        raise click.UsageError(f"--to must not be later than now: {text}; got {end}")
     job = load(Path.cwd(), target, pairs("--var", variables)).job(pipeline)
     known = {**job.parameters, **values}
-    if missing := [name for name in ("name", "workdir") if name not in known]:
-        raise Misconfigured(f"job {pipeline}", [Problem(name, "missing; a pipeline has this parameter.") for name in missing])
+    if problems := list(_problems(job, known, slices[0])):
+        raise Misconfigured(f"job {pipeline}", problems)
     options = [*(("--target", target) if target else ()), *(part for variable in variables for part in ("--var", variable))]
     call = [sys.executable, "-m", "connectors", "run", pipeline, "--quiet", *options]
     folder = workdir(f"{workdir(known['workdir'])}/{known['name']}")
+    _refuse_overlap(Path(slice_folder(folder, "")), by, slices)
     runs = runs / f"{pipeline}_backfill"
 
     def run(piece: Slice) -> bool:
         filled = {**{name: piece.fill(text) for name, text in values.items()}, "name": f"{known['name']}@{piece.name}"}
+        if job.parameters.get("trigger", _END) != _END:  # a slice ends, also one of a job that goes on
+            filled.setdefault("trigger", _END)
         state = _SliceState(Path(slice_folder(folder, piece.name)), filled)
         if state.is_done:
             click.echo(f"{piece.name}  done before{', by other parameters' if state.has_other_parameters else ''}")
@@ -93,9 +106,12 @@ def backfill(
         with log.open("wb") as file:
             code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode
         seconds = time.monotonic() - started
+        outcome = f"FAILED, see {log}"
         if code == 0:
+            outcome = "SUCCESS" if state.has_batch else "SUCCESS, but there was nothing to read: the same call looks again"
+        if code == 0 and state.has_batch:
             state.write(seconds)
-        click.echo(f"{piece.name}  {'SUCCESS' if code == 0 else f'FAILED, see {log}'}  {seconds:.1f} s")
+        click.echo(f"{piece.name}  {outcome}  {seconds:.1f} s")
         return code == 0
 
     with ThreadPoolExecutor(parallel) as pool:
@@ -113,11 +129,46 @@ def slices_of(by: str, begin: str, end: str) -> Iterator[Slice]:
     if at >= last:
         raise click.UsageError(f"--to must be later than --from {begin}; got {end}")
     while at < last:
-        after = at + timedelta(hours=1) if by == "hour" else at + timedelta(days=1)
-        if by == "month":
-            after = (at + timedelta(days=31)).replace(day=1)
-        yield Slice(at.strftime(_FORMS[by]), at, after)
-        at = after
+        yield Slice(at.strftime(_FORMS[by]), at, _end(by, at))
+        at = _end(by, at)
+
+
+def _end(by: str, begin: datetime) -> datetime:
+    """The end of the slice by ``by`` from ``begin`` on."""
+    if by == "month":
+        return (begin + timedelta(days=31)).replace(day=1)
+    return begin + (timedelta(hours=1) if by == "hour" else timedelta(days=1))
+
+
+def _problems(job: Job, parameters: Mapping[str, str], piece: Slice) -> Iterator[Problem]:
+    """Why ``job`` with ``parameters`` has no slices, such as ``piece``."""
+    for task in ("pipeline", "quality"):
+        if task not in job.tasks:
+            yield Problem("tasks", f"must have {task}, as the job of a pipeline with its gate.")
+    for name in _SHARED:
+        text = parameters.get(name, "")
+        if not text and name in ("name", "workdir"):
+            yield Problem(name, "missing; a pipeline has this parameter.")
+        elif piece.fill(text) != text:
+            yield Problem(name, f"must be one for all slices, without marks such as {{slice}}; got {text}")
+    if "@" in parameters.get("name", ""):
+        yield Problem("name", f'must have no "@", which comes before the name of a slice; got {parameters["name"]}')
+    if "://" in parameters.get("workdir", ""):
+        yield Problem("workdir", "must be a folder or a volume, no URL: the state of slices is there.")
+
+
+def _refuse_overlap(folder: Path, by: str, slices: Sequence[Slice]) -> None:
+    """Raises ``UsageError`` if slices of another length, with their state in ``folder``, have read a part of ``slices``."""
+    names = {path.parent.name for path in folder.glob("*/checkpoint")}
+    for other, form in _FORMS.items():
+        for name in sorted(names if other != by else ()):
+            try:
+                begin = datetime.strptime(name, form).replace(tzinfo=timezone.utc)
+            except ValueError:
+                continue
+            if begin < slices[-1].end and _end(other, begin) > slices[0].begin:
+                text = f"would read again what the slice {name} has read. Go on with --by {other}, or leave its span out"
+                raise click.UsageError(f"--by {by} {text}")
 
 
 def _time(option: str, by: str, text: str) -> datetime:
@@ -146,6 +197,11 @@ class _SliceState:
     @property
     def has_other_parameters(self) -> bool:
         return bool(self._known["parameters"] != self._digest)
+
+    @property
+    def has_batch(self) -> bool:
+        """False as long as nothing was read: the path may be misspelt, or its files are late."""
+        return (self._file.parent / "counts").exists()
 
     def write(self, seconds: float | None) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,18 @@ class Runs:
 
     def __init__(self) -> None:
         self.failing: set[str] = set()
+        self.empty: set[str] = set()
+        """The slices whose runs find nothing to read."""
         self.calls: list[tuple[str, dict[str, str]]] = []
 
     def run(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         parameters = dict(text.split("=", 1) for option, text in itertools.pairwise(command) if option == "--param")
         self.calls.append((command[command.index("--only") + 1], parameters))
-        is_failing = parameters.get("name", "").partition("@")[2] in self.failing
+        name, _, piece = parameters.get("name", "").partition("@")
+        is_failing = piece in self.failing
+        if piece and not is_failing and piece not in self.empty:
+            for part in ("checkpoint", "counts"):
+                Path(parameters["workdir"], name, "slices", piece, part).mkdir(parents=True, exist_ok=True)
         return subprocess.CompletedProcess(command, int(is_failing))
 
 
@@ -41,9 +48,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return stand_in
 
 
-def call(folder: Path, *more: str) -> Result:
+def call(folder: Path, *more: str, job: str = "lines_to_delta") -> Result:
     places = ("--runs", str(folder / "runs"), "--param", f"workdir={folder}/state", "--param", "name=orders")
-    return CliRunner().invoke(main, ["backfill", "lines_to_delta", *DAYS, *places, *more])
+    return CliRunner().invoke(main, ["backfill", job, *DAYS, *places, *more])
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,68 @@ def test_a_slice_that_failed_may_get_other_parameters_and_one_that_is_done_says_
     assert [parameters["source"] for task, parameters in runs.calls if task == "pipeline"] == ["/other/2026-02-28"]
 
 
+def test_a_slice_that_found_nothing_to_read_is_looked_at_again(runs: Runs, tmp_path: Path) -> None:
+    runs.empty = {"2026-02-28"}
+    first = call(tmp_path, "--param", "source=/in/{slice}")
+    assert first.exit_code == 0, first.output
+    assert "2026-02-28  SUCCESS, but there was nothing to read: the same call looks again" in first.output
+    runs.calls, runs.empty = [], set()
+    again = call(tmp_path, "--param", "source=/in/{slice}")
+    assert again.output.count("done before") == 2
+    assert [parameters.get("name") for _, parameters in runs.calls] == ["orders@2026-02-28", "orders"]
+
+
+def test_slices_of_another_length_do_not_read_the_same_time_again(runs: Runs, tmp_path: Path) -> None:
+    source = ("--param", "source=/in/{slice}")
+    assert call(tmp_path, *source).exit_code == 0
+    runs.calls = []
+    for by, begin, end, name in (
+        ("month", "2026-02", "2026-03", "2026-02-27"),
+        ("hour", "2026-03-01T23", "2026-03-02T00", "2026-03-01"),
+    ):
+        refused = call(tmp_path, *source, "--by", by, "--from", begin, "--to", end)
+        assert refused.exit_code == 2
+        text = f"--by {by} would read again what the slice {name} has read. Go on with --by day, or leave its span out"
+        assert text in " ".join(refused.output.split())
+    assert not runs.calls
+    assert call(tmp_path, *source, "--by", "hour", "--from", "2026-03-02T00", "--to", "2026-03-02T01").exit_code == 0
+
+
+def test_slices_of_a_job_that_goes_on_end(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = "kafka_to_delta_continuous"
+    refused = call(tmp_path, "--param", "source={slice}", job=job)
+    assert refused.exit_code == 2
+    assert "tasks" in refused.output
+    assert "must have quality, as the job of a pipeline with its gate" in refused.output
+    root = tmp_path / "bundle"
+    (root / "jobs").mkdir(parents=True)
+    text = (library().parent / "jobs/lines_to_delta.yml").read_text()
+    (root / "databricks.yml").write_text((library().parent / "databricks.yml").read_text())
+    (root / "bundles.yml").write_text((library().parent / "bundles.yml").read_text())
+    (root / "jobs/lines_to_delta.yml").write_text(text.replace('"availableNow"', '"10 seconds"'))
+    monkeypatch.chdir(root)
+    assert call(tmp_path, "--param", "source={slice}").exit_code == 0
+    assert {parameters.get("trigger") for task, parameters in runs.calls if task == "pipeline"} == {"availableNow"}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "text"),
+    [
+        ("name=orders@x", 'name +must have no "@", which comes before the name of a slice; got orders@x'),
+        ("target=/t/{slice}", "target +must be one for all slices, without marks such as {slice}; got /t/{slice}"),
+        ("workdir=s3://bucket/state", "workdir +must be a folder or a volume, no URL: the state of slices is there"),
+    ],
+)
+def test_what_slices_share_is_refused_before_anything_runs(
+    runs: Runs, tmp_path: Path, parameter: str, text: str
+) -> None:
+    refused = call(tmp_path, "--param", "source={slice}", "--param", parameter)
+    assert refused.exit_code == 2
+    assert re.search(text, refused.output), refused.output
+    assert not runs.calls
+    assert not (tmp_path / "state").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -112,6 +181,7 @@ def test_a_slice_that_failed_may_get_other_parameters_and_one_that_is_done_says_
         (("--param", "source=/in/{slice}", "--from", "1.3."), "--from must be the begin of a slice by day, such as 2026-03-01"),
         (("--param", "source=/in/{slice}", "--to", "2026-02-27"), "--to must be later than --from 2026-02-27; got 2026-02-27"),
         (("--param", "source=/in/{slice}", "--by", "month"), "--from must be the begin of a slice by month, such as 2026-03;"),
+        (("--param", "source={slice}", "--to", "2999-01-02"), "--to must not be later than now: the slice 2999-01-01 has not"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_runs(

@@ -269,7 +269,9 @@ def test_a_batch_that_is_being_written_is_not_yet_counted(
 
 
 @pytest.mark.spark
-def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(spark: Any, tmp_path: Path) -> None:
+def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(name: str, first: int, *, is_whole: bool = True) -> None:
         state = pipeline_in(tmp_path, name=name, checks='[{"expression": "id % 4 > 0"}]')
         sinks = state.checks.foreach_batch(
@@ -288,6 +290,9 @@ def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(s
     run("p@2026-03-01", 24, is_whole=False)
     for name in ("p", "p@2026-03-01"):
         assert pipeline_in(tmp_path, name=name).reconciliation(spark).collect() == [(16, 12, 0, 4)]
+    monkeypatch.setattr("connectors.workbench.versions._RECENT", 1)  # since the kill, others have written many versions
+    run("p@2026-03-03", 40)
+    assert pipeline_in(tmp_path).reconciliation(spark).collect() == [(24, 18, 0, 6)]
 
 
 @pytest.mark.parametrize("ends", ["lines to files", "delta to delta", "cdc to delta", "cdc_database to delta"])
@@ -465,6 +470,34 @@ def test_a_demonstration_and_a_system_of_ones_own_never_share_a_state(tmp_path: 
             assert of(ends, name, first)
             with pytest.raises(Misconfigured, match=rf"address +(is )?{text}"):
                 of(ends, name, then)
+
+
+def test_a_demonstration_and_slices_of_a_system_of_ones_own_never_share_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(demos._DEMOS, "kafka", Forgetful)
+    monkeypatch.setattr(demos, "_running", {})
+
+    def address(name: str, address: str = "") -> str:
+        return pipeline_in(tmp_path, "kafka to delta", name=name, address=address, source="a").source.address
+
+    with pytest.raises(Misconfigured, match="a demonstration has no slices"):
+        address("own@2026-03-01")
+    assert address("own@2026-03-01", "there") == "there"
+    state = tmp_path / "own/slices/2026-03-01/checkpoint"
+    state.mkdir(parents=True)
+    with pytest.raises(Misconfigured, match=r"address +missing; own has run on a system of your own"):
+        address("own")
+    assert state.exists()
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/demonstration.source").write_text("table")
+    with pytest.raises(Misconfigured, match=r"address +is given, but demo@2026-03-01 is a demonstration until now"):
+        address("demo@2026-03-01", "there")
+
+
+def test_slices_have_no_url_for_their_state() -> None:
+    with pytest.raises(Misconfigured, match=r"workdir +must be a folder or a volume, no URL"):
+        pipeline_in("s3://bucket", name="p@2026-03-01")
 
 
 def test_an_address_is_not_shown(tmp_path: Path) -> None:

@@ -127,9 +127,11 @@ class Pipeline:
             raise _wrong("name", f'must be letters, digits, "_", "-" and "."; got "{self.name}".')
         self._whole = workdir(f"{workdir(self._parameter('workdir'))}/{whole}")
         """The folder of the pipeline with all of its slices."""
-        self.folder = workdir(slice_folder(self._whole, self.slice)) if at else self._whole
         if at and (ends["target"].system != _DELTA or ends["source"].system in (_DELTA, "cdc")):
             raise _wrong("name", f'must have no "@": only what is appended to a Delta table has slices; got "{self.name}".')
+        if at and "://" in self._whole:  # the gate looks for slices as for files
+            raise _wrong("workdir", f'must be a folder or a volume, no URL, for the slice "{self.name}".')
+        self.folder = workdir(slice_folder(self._whole, self.slice)) if at else self._whole
 
     def path(self, part: str) -> str:
         """The place of a part of the pipeline's state, such as ``checkpoint``: below ``workdir``, in the folder ``name``."""
@@ -313,7 +315,7 @@ class Pipeline:
         letters = sum(self._letters(spark, f"{folder}/letters") for folder in batches)
         refused = self._letters(spark, self._refused, until("at", newest))
         if self.ends["target"].system == _DELTA:
-            delivered = count_until(spark, self.table, last)
+            delivered = count_until(spark, self.table, last, self._pending(last))
         else:
             delivered = good - refused
             if rows is not None:
@@ -390,10 +392,25 @@ class Pipeline:
     def _last_batches(self, batches: Mapping[str, Row | None]) -> dict[str, int]:
         """The number of the last recorded batch of each query: -1 for one that has begun and recorded none."""
         last = {row.query: int(row.batch) for row in batches.values() if row is not None}
-        for folder in set(self._folders) - batches.keys():
-            if (metadata := Path(folder, "checkpoint", "metadata")).exists():
-                last[json.loads(metadata.read_text())["id"]] = -1
+        for folder, checkpoint in self._checkpoints.items():
+            if folder not in batches:
+                last[_query(checkpoint)] = -1
         return last
+
+    def _pending(self, last: Mapping[str, int]) -> set[str]:
+        """The queries that have planned a batch after the ``last`` one: the target may have its rows."""
+        pending = set()
+        for checkpoint in self._checkpoints.values():
+            planned = (int(file.name) for file in Path(checkpoint, "offsets").glob("*") if file.name.isdecimal())
+            if max(planned, default=-1) > last.get(query := _query(checkpoint), -1):
+                pending.add(query)
+        return pending
+
+    @property
+    def _checkpoints(self) -> dict[str, Path]:
+        """The checkpoints that there are, by the folders of the pipeline and of its slices."""
+        checkpoints = {folder: Path(folder, "checkpoint") for folder in self._folders}
+        return {folder: checkpoint for folder, checkpoint in checkpoints.items() if (checkpoint / "metadata").exists()}
 
     @staticmethod
     def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
@@ -427,8 +444,8 @@ class Pipeline:
         return demonstration
 
     def _mark(self, side: str) -> Path:
-        """The file that marks an end as a demonstration. It holds the target of that demonstration."""
-        return Path(f"{self.path('demonstration')}.{side}")
+        """The file that marks an end as a demonstration, for slices too. It holds the target of that demonstration."""
+        return Path(f"{self._whole}/demonstration.{side}")
 
     def _refuse_other_kind(self, side: str, parameter: str, *, is_demonstration: bool) -> None:
         """Refuses to switch between a demonstration and a system: the state has positions in the one where it began."""
@@ -436,7 +453,8 @@ class Pipeline:
         if has_mark and not is_demonstration:
             text = f"is given, but {self.name} is a demonstration until now, with its state in {self.folder}"
             raise _wrong(parameter, f"{text}. Give the pipeline another name and another target.")
-        if is_demonstration and not has_mark and any(Path(self.path(part)).exists() for part in ("checkpoint", "copy")):
+        own = [*(Path(self.path(part)) for part in ("checkpoint", "copy")), *Path(self._whole, _SLICES).glob("*/checkpoint")]
+        if is_demonstration and not has_mark and any(path.exists() for path in own):
             text = f"missing; {self.name} has run on a system of your own, with its state in {self.folder}"
             raise _wrong(parameter, f"{text}. Give its address, or a demonstration another name and another target.")
 
@@ -479,6 +497,11 @@ class Pipeline:
 def slice_folder(folder: str, name: str) -> str:
     """The folder of the state of the slice ``name``, of a pipeline whose state is in ``folder``."""
     return f"{folder}/{_SLICES}/{name}"
+
+
+def _query(checkpoint: Path) -> str:
+    """The id of the query whose ``checkpoint`` this is."""
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
 
 
 def _connectors(system: str) -> tuple[type[Source] | None, type[Sink] | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -42,21 +42,26 @@ def rows_at(spark: SparkSession, table: Mapping[str, str], version: Row) -> Data
     return loaded(spark.read.format("delta").option("versionAsOf", version.version), table)
 
 
-def count_until(spark: SparkSession, table: Mapping[str, str], last: Mapping[str, int]) -> int:
-    """The number of rows that a table has now, without those of batches after the ``last`` one of each query."""
+def count_until(
+    spark: SparkSession, table: Mapping[str, str], last: Mapping[str, int], pending: Collection[str] = ()
+) -> int:
+    """The number of rows that a table has now, without those of batches after the ``last`` one of each query.
+
+    The queries that are ``pending`` may have written such a batch long ago, before many versions of others.
+    """
     versions = _versions(spark, table, _RECENT)
     rows = rows_at(spark, table, versions[0]).count()
     if not last:
         return rows
-    later, is_met = _later(_marked(versions), last)
-    if not is_met:  # a slow caller beside a fast pipeline
+    later, met = _later(_marked(versions), last)
+    if not met or not met.issuperset(pending):  # a slow caller beside a fast pipeline, or a query that was killed
         older = [version for version in _marked(_versions(spark, table)) if version.version <= versions[0].version]
         later, _ = _later(older, last)
     return rows - sum(int(version.rows or 0) for version in later)
 
 
-def _later(versions: Sequence[Row], last: Mapping[str, int]) -> tuple[list[Row], bool]:
-    """Those of ``versions``, the newest first, that are of later batches than the ``last``, and whether others are met.
+def _later(versions: Sequence[Row], last: Mapping[str, int]) -> tuple[list[Row], set[str]]:
+    """Those of ``versions``, the newest first, that are of later batches than the ``last``, and the queries of others.
 
     A version of another query is of a later one if it is newer than all others.
     """
@@ -69,7 +74,7 @@ def _later(versions: Sequence[Row], last: Mapping[str, int]) -> tuple[list[Row],
             later.append(version)
         if met == last.keys():
             break
-    return later, bool(met)
+    return later, met
 
 
 def until(column: str, newest: Row | None) -> str:
