@@ -297,7 +297,7 @@ def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(
 
 @pytest.mark.parametrize("ends", ["lines to files", "delta to delta", "cdc to delta", "cdc_database to delta"])
 def test_only_what_is_appended_to_a_table_has_slices(tmp_path: Path, ends: str) -> None:
-    with pytest.raises(Misconfigured, match=r'name +must have no "@": only what is appended.*got "p@2026-03-01"'):
+    with pytest.raises(Misconfigured, match=r'name +must have no "@": slices are of pipelines that append.*got "p@2026-03-01"'):
         pipeline_in(tmp_path, ends, name="p@2026-03-01", target_options="{}")
 
 

@@ -128,7 +128,8 @@ class Pipeline:
         self._whole = workdir(f"{workdir(self._parameter('workdir'))}/{whole}")
         """The folder of the pipeline with all of its slices."""
         if at and (ends["target"].system != _DELTA or ends["source"].system in (_DELTA, "cdc")):
-            raise _wrong("name", f'must have no "@": only what is appended to a Delta table has slices; got "{self.name}".')
+            text = "slices are of pipelines that append to a Delta table, and are judged with their pipeline"
+            raise _wrong("name", f'must have no "@": {text}; got "{self.name}".')
         if at and "://" in self._whole:  # the gate looks for slices as for files
             raise _wrong("workdir", f'must be a folder or a volume, no URL, for the slice "{self.name}".')
         self.folder = workdir(slice_folder(self._whole, self.slice)) if at else self._whole
