@@ -78,12 +78,13 @@ __all__ = [
     "merge_all",
     "non_empty",
     "require_schema",
+    "snapshot",
     "valid_string",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """``compare``, ``merge`` and ``merge_all``, which are of Delta and so no part of this layer."""
-    if name in ("compare", "merge", "merge_all"):
+    """``compare``, ``merge``, ``merge_all`` and ``snapshot``, which are of Delta and so no part of this layer."""
+    if name in ("compare", "merge", "merge_all", "snapshot"):
         return getattr(import_module(f"connectors.systems.delta.{name}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

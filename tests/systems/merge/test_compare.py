@@ -172,13 +172,16 @@ def test_a_key_that_the_database_has_twice_and_the_target_once_is_missing(shop: 
 def test_a_value_that_a_cast_would_alter_is_a_difference(spark: Any, shop: Shop, tables: Tables, ansi: str) -> None:
     place = f"delta.`{tables.path}/orders`"
     spark.sql(f"UPDATE {place} SET amount = NULL WHERE id = 7")
-    spark.sql(f"ALTER TABLE {place} ADD COLUMNS (times ARRAY<TIMESTAMP>, hour BIGINT)")
+    spark.sql(f"ALTER TABLE {place} ADD COLUMNS (times ARRAY<TIMESTAMP>, hour BIGINT, host STRING, zoned STRING, span BIGINT)")
+    spark.sql(f"UPDATE {place} SET hour = 36000000000, host = '10.0.0.1', zoned = '08:00:00Z', span = 1")
     spark.sql(f"UPDATE {place} SET times = array(timestamp'2026-01-01 00:00:00.123456Z') WHERE id IN (9, 10)")
     shop.run(
         "ALTER TABLE shop.orders ALTER COLUMN amount TYPE numeric(30,2)",
         "UPDATE shop.orders SET amount = 1e25 WHERE id = 7",
         "UPDATE shop.orders SET amount = amount + 0.25 WHERE id = 8",
         "ALTER TABLE shop.orders ADD COLUMN times timestamptz[], ADD COLUMN hour time DEFAULT '10:00'",
+        "ALTER TABLE shop.orders ADD COLUMN host inet DEFAULT '10.0.0.1'",
+        "ALTER TABLE shop.orders ADD COLUMN zoned timetz DEFAULT '10:00+02', ADD COLUMN span interval DEFAULT '1 us'",
         "UPDATE shop.orders SET times = ARRAY['2026-01-01 00:00:00.123456Z'::timestamptz] WHERE id = 9",
         "UPDATE shop.orders SET times = ARRAY['2026-01-01 00:00:00.123457Z'::timestamptz] WHERE id = 10",
     )
@@ -189,7 +192,7 @@ def test_a_value_that_a_cast_would_alter_is_a_difference(spark: Any, shop: Shop,
         spark.conf.unset("spark.sql.ansi.enabled")
     assert found["examples"] == ['{"id":10}', '{"id":7}', '{"id":8}']
     assert [found[kind] for kind in ("missing", "extra", "different")] == [0, 0, 3]
-    assert found["left_out"] == ["hour"]
+    assert found["left_out"] == ["span", "zoned"]
 
 
 @pytest.mark.spark

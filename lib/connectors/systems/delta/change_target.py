@@ -14,6 +14,7 @@ from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_valu
 from .evolution import EVOLVE
 from .log_state import STATE_PROPERTY, LogState
 from .sink import PROPERTIES, TablePlace, known_columns
+from .transaction import beside_others
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,12 +154,16 @@ class ChangeTarget:
         spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
         self._read_types(spark)
 
-    def delete(self, spark: SparkSession, condition: str) -> None:
-        """Deletes the rows ``old`` for which ``condition`` is true, or says of them that they are deleted, where rows stay."""
-        if self.deleted is None:
-            spark.sql(f"DELETE FROM {self.sql} AS old WHERE {condition}")
-            return
-        spark.sql(f"UPDATE {self.sql} AS old SET {quoted(self.deleted)} = current_timestamp() WHERE {condition}")
+    def delete(self, spark: SparkSession, condition: str) -> int:
+        """Deletes the rows ``old`` for which ``condition`` is true, or says of them that they are deleted, where rows stay.
+
+        Returns their number.
+        """
+        statement = f"DELETE FROM {self.sql} AS old WHERE {condition}"
+        if self.deleted is not None:
+            column = quoted(self.deleted)
+            statement = f"UPDATE {self.sql} AS old SET {column} = current_timestamp() WHERE {column} IS NULL AND ({condition})"
+        return int(beside_others(lambda: spark.sql(statement).collect())[0][0])
 
     def remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], number: int) -> None:
         """Appends the deleted keys of a batch. A key may be there several times: its last position counts."""

@@ -12,10 +12,9 @@ from ...core import Misconfigured, Problem
 from ...formats.base import WHOLE_TIMES, quoted
 from ...ground import machine
 from ...ground.options import Duration
-from .evolution import reader_options
+from .database_table import DatabaseTable
 from .log_state import source_name
-from .merge_all import MergedTable, merged_tables
-from .sink import TablePlace, known_columns
+from .merge_all import MergedTable, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -59,25 +58,11 @@ def compare(database: Mapping[str, Any], target: str, *, tables: Sequence[str] =
         seconds = float(Duration(None).parse(str(wait)))
     except ValueError:
         raise _wrong("wait", f'must be a duration such as "5 minutes"; got "{wait}".') from None
-    merged = _tables(spark, target)
-    names = [table.name for table in merged]
-    if unknown := sorted({*tables} - {*names}):
-        raise _wrong("tables", f"has {unknown[0]}, which is not in {target}; it has {', '.join(names)}.")
-    sides = [_Sides(spark, database, table) for table in merged if not tables or table.name in tables]
+    sides = [_Sides(spark, database, table) for table in tables_of(spark, target, tables, NAME)]
     for side in sides:
         side.add_up()
     _look_again(sides, seconds)
     return spark.createDataFrame([side.result() for side in sides], RESULT)
-
-
-def _tables(spark: SparkSession, target: str) -> list[MergedTable]:
-    place = TablePlace(target.rstrip("/"), is_path="/" in target)
-    if known_columns(spark, place) is not None:
-        name = place.location.rpartition("/" if place.is_path else ".")[2]
-        return [MergedTable(name, place, 0)]
-    if merged := merged_tables(spark, target):
-        return merged
-    raise _wrong("target", f"must be a table or a schema that a merge has written; {target} is none.")
 
 
 class _Difference(NamedTuple):
@@ -99,10 +84,10 @@ class _Sides:
         if state is None:
             raise _wrong("target", f"has {table.name}, which no merge has written.")
         self.table, self.state, self.source = table, state, source_name(state.topic)
-        reader = spark.read.format("connectors.jdbc").options(**reader_options(database)).option("dbtable", _exact(self.source))
         rows = table.rows(spark)
+        database_table = DatabaseTable(spark, database, self.source)
         try:
-            source = reader.load()
+            source = database_table.rows()
         except Exception as error:
             text = f"cannot give {self.source}, the source of {table.name}; name other tables by tables, or delete this one."
             raise _wrong("database", f"{text} {' '.join(str(error).split())}") from error
@@ -110,13 +95,14 @@ class _Sides:
             rows = rows.where(F.col(quoted(self.state.deleted)).isNull()).drop(self.state.deleted)
         rows = rows.drop(_OWN)
         types, kinds = ({field.name: field.dataType for field in side.schema} for side in (rows, source))
-        common = [name for name in types if name in kinds and not _is_text_only(kinds[name], types[name])]
+        values = {name: database_table.value(name, kinds[name], types[name]) for name in types if name in kinds}
+        common = {name: value for name, value in values.items() if value is not None}
         self.left_out = sorted({*types, *kinds} - {*common})
         if lost := [key for key in self.state.keys if key not in common]:
             raise _wrong("database", f"has no column {lost[0]} in {self.source}, which identifies the rows of {table.name}.")
-        altered = [_is_altered(name, kinds[name], types[name]) for name in common if kinds[name] != types[name]]
+        altered = [_is_altered(*value, types[name]) for name, value in common.items() if value[1] != types[name]]
         typed = source.select(
-            *(F.col(quoted(name)).try_cast(types[name]).alias(name) for name in common),
+            *(value.try_cast(types[name]).alias(name) for name, (value, _) in common.items()),
             F.when(reduce(or_, altered, F.lit(False)), F.lit(True)).alias(_ALTERED),
         )
         rows = rows.select(*map(quoted, common), F.lit(None).cast("boolean").alias(_ALTERED))
@@ -217,25 +203,13 @@ def _total() -> Column:
     return F.sum(F.col("digest").cast("decimal(38,0)"))  # a sum of 64-bit numbers would overflow
 
 
-def _is_text_only(source: DataType, target: DataType) -> bool:
-    """True for types such as PostgreSQL's ``time``, which is text there, and a number in the log."""
-    return source.typeName() == "string" != target.typeName()
-
-
-def _is_altered(name: str, source: DataType, target: DataType) -> Column:
+def _is_altered(column: Column, source: DataType, target: DataType) -> Column:
     """True for a value of the database that is not the same as the type ``target``; a floating number may be rounded."""
-    from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType, IntegralType
 
-    column = F.col(quoted(name))
     cast = column.try_cast(target)
     is_same = cast.try_cast(source).eqNullSafe(column) if isinstance(target, (DecimalType, IntegralType)) else cast.isNotNull()
     return column.isNotNull() & ~is_same
-
-
-def _exact(source: str) -> str:
-    """``schema.table`` in quotes, so that no database folds its letters."""
-    return ".".join('"{}"'.format(part.replace('"', '""')) for part in source.split("."))
 
 
 def _wrong(option: str, text: str) -> Misconfigured:

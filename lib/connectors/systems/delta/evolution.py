@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...core import Fatal, Misconfigured, Problem
 from ...ground.options import Values, masked
 from .change_log import NAME, Changes
+from .database_table import exact_name, is_postgresql, reader_options
 from .log_state import Alteration, LogState, source_name
 
 if TYPE_CHECKING:
@@ -84,12 +85,12 @@ class Evolution:
 
 def evolution_problems(values: Values) -> Iterator[Problem]:
     """The problems of options with which a table cannot evolve."""
-    policy, url = values["onSchemaChange"], str(reader_options(values["database"]).get("url", ""))
+    policy, options = values["onSchemaChange"], reader_options(values["database"])
     if policy not in EVOLVE:
         return
-    if not url.startswith(("postgresql", "postgres", "jdbc:postgresql")):
+    if not is_postgresql(options):
         example = '{"url": "jdbc:postgresql://db/shop", "user": …, "password": …}'
-        got = f"; got the url {masked('url', url)}" if url else ""
+        got = f"; got the url {masked('url', options['url'])}" if options.get("url") else ""
         text = (
             f"must reach the PostgreSQL of the tables, which alone tells renames (onSchemaChange={policy}): {example}, or the "
             f"properties of the connector{got}."
@@ -101,21 +102,9 @@ def evolution_problems(values: Values) -> Iterator[Problem]:
         yield Problem("onSchemaChange", f"must not be {policy} with history=true, which keeps the values of all columns.")
 
 
-def reader_options(database: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``connectors.jdbc`` that reach ``database``: these, or the properties of a Debezium connector."""
-    if "database.hostname" not in database:
-        return dict(database)
-    scheme = "postgresql" if ".postgresql." in database.get("connector.class", "") else "mysql"
-    host, name = database["database.hostname"], database.get("database.dbname", "")
-    port = f":{database['database.port']}" if "database.port" in database else ""
-    user = {name: database[f"database.{name}"] for name in ("user", "password") if f"database.{name}" in database}
-    return {"url": f"{scheme}://{host}{port}/{name}", **user}
-
-
 def catalog_of(spark: SparkSession, database: Mapping[str, Any], topic: str) -> dict[str, str]:
     """The identities of the columns that the table behind ``topic`` has in PostgreSQL now, by their names."""
-    exact = ".".join('"{}"'.format(part.replace('"', '""')) for part in source_name(topic).split("."))
-    query = _COLUMNS.format(table=exact.replace("'", "''"))
+    query = _COLUMNS.format(table=exact_name(source_name(topic)).replace("'", "''"))
     rows = spark.read.format("connectors.jdbc").options(**reader_options(database)).option("query", query).load().collect()
     return {row["attname"]: row["identity"] for row in rows}
 

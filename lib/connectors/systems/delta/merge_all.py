@@ -301,6 +301,24 @@ def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
     return [MergedTable(name, committer.place(name), changes, key) for name, changes, key in tables]
 
 
+def tables_of(spark: SparkSession, target: str, names: Sequence[str], connector: str) -> list[MergedTable]:
+    """The table that a merge has written to ``target``, or all tables there, or those of ``names``.
+
+    Raises :class:`Misconfigured` for a target or a table that no merge has written.
+    """
+    place = TablePlace(target.rstrip("/"), is_path="/" in target)
+    if known_columns(spark, place) is not None:
+        merged = [MergedTable(place.location.rpartition("/" if place.is_path else ".")[2], place, 0)]
+    elif not (merged := merged_tables(spark, target)):
+        text = f"must be a table or a schema that a merge has written; {target} is none."
+        raise Misconfigured(connector, [Problem("target", text)])
+    known = [table.name for table in merged]
+    if unknown := sorted({*names} - {*known}):
+        text = f"has {unknown[0]}, which is not in {target}; it has {', '.join(known)}."
+        raise Misconfigured(connector, [Problem("tables", text)])
+    return [table for table in merged if not names or table.name in names]
+
+
 def locations(spark: SparkSession, schema: str) -> list[str]:
     """The places of all that ``merge_all(schema)`` may have made: the tables, what is kept beside them, and its own tables."""
     committer, tables = _committer_of(schema), [table.place for table in merged_tables(spark, schema)]

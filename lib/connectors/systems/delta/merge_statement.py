@@ -11,7 +11,7 @@ from .change_batch import AFTER_DELETION, BEGIN
 from .change_log import ATTEMPT, DELETED, POSITION, SNAPSHOT
 from .change_target import ChangeTarget
 from .holes import is_absent
-from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH
+from .positions import ARRIVAL, FROM_SNAPSHOT, PLACE_LENGTH, place_in
 from .sink import same_key
 
 _POSITION: Final = (
@@ -103,12 +103,10 @@ class MergeStatement:
 def is_ghost(target: ChangeTarget) -> str:
     """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
     state = target.known_state
-    position = _old(target)
-    place = f"right(split_part({position}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
-    others = f" AND NOT endswith({position}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
+    others = f" AND NOT endswith({_old(target)}, '{FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
     if target.deleted is not None:
         others += f" AND old.{quoted(target.deleted)} IS NULL"
-    return f"({_is_of_snapshot(target)} AND {place} < '{state.snapshot}'{others})"
+    return f"({_is_of_snapshot(target)} AND {place_in(_old(target))} < '{state.snapshot}'{others})"
 
 
 def _old(target: ChangeTarget) -> str:

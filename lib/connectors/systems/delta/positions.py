@@ -84,6 +84,11 @@ def place_text(life: int, batch: int, ordinal: int) -> str:
     return f"{life:03d}{batch:012d}{ordinal:0{ORDINAL_LENGTH}d}"
 
 
+def place_in(position: str) -> str:
+    """SQL: the place in the stream that the column ``position`` of a table has; of a row of a snapshot, that of the read."""
+    return f"right(split_part({position}, '{FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
+
+
 def _binlog_order(fields: Mapping[str, Column]) -> LogOrder:
     from pyspark.sql import functions as F
 

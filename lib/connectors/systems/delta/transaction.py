@@ -1,20 +1,45 @@
-"""A MERGE, and what its transaction holds beside the rows: the application's version, and the ledger entry."""
+"""A MERGE beside other writers, and what its transaction holds: the application's version, and the ledger entry."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ...formats.base import quoted
+from ...ground import machine
 from .sink import TablePlace, TransactionMark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+T = TypeVar("T")
+_log = logging.getLogger("connectors.delta")
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+_CONFLICTS: Final = (
+    "DELTA_CONCURRENT_APPEND", "DELTA_CONCURRENT_DELETE_READ", "DELTA_CONCURRENT_DELETE_DELETE", "DELTA_METADATA_CHANGED",
+)  # fmt: skip
+"""The errors of a statement behind whose back another writer has altered the table: nothing of it is written."""
+_TRIES: Final = 10
+_PAUSE_SECONDS: Final = 0.5
+
+
+def beside_others(work: Callable[[], T]) -> T:
+    """The result of ``work``, one statement of SQL, which is done again where another writer was faster."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return work()
+        except Exception as error:  # each environment has classes of its own
+            if not left or not any(f"[{name}" in str(error) for name in _CONFLICTS):
+                raise
+            _log.info("another writer was faster, so once more: %s", next(iter(str(error).splitlines()), ""))
+        machine.sleep(machine.uniform(0, _PAUSE_SECONDS))
+    raise AssertionError
 
 
 def own_session(spark: SparkSession) -> SparkSession:
@@ -53,7 +78,7 @@ class Merges:
         if _is_shared(rows.sparkSession):
             rows.createOrReplaceTempView(view)
             try:
-                rows.sparkSession.sql(statement(place.sql, view))
+                beside_others(lambda: rows.sparkSession.sql(statement(place.sql, view)))
             finally:
                 rows.sparkSession.catalog.dropTempView(view)
             return False
@@ -65,7 +90,8 @@ class Merges:
         rows.createOrReplaceGlobalTempView(view)
         try:
             with _transaction(session, mark) as has_entry:
-                session.sql(statement(target, f"{quoted(session.conf.get('spark.sql.globalTempDatabase'))}.{view}"))
+                source = f"{quoted(session.conf.get('spark.sql.globalTempDatabase'))}.{view}"
+                beside_others(lambda: session.sql(statement(target, source)))
         finally:
             rows.sparkSession.catalog.dropGlobalTempView(view)
             self._sessions.put(session)

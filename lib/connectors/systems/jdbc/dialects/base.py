@@ -330,6 +330,18 @@ class Dialect(ABC):
         """A placeholder for a value to compare with columns of the type ``sql``."""
         return f"CAST({placeholder} AS {sql})" if sql else placeholder
 
+    def literal(self, value: str | int | float) -> str:
+        """A value in the text of a statement, for conditions that no parameter can be given to."""
+        return str(value) if isinstance(value, int) else "'{}'".format(str(value).replace("'", "''"))
+
+    def settle(self, connection: Connection, seconds: float) -> None:
+        """Returns when each later read shows all that was in the database's log before the call.
+
+        A transaction may be in the log before others see it. Raises :class:`Fatal` if one takes longer than ``seconds``.
+        """
+        text = f"reaches {self.name}, whose log and reads cannot be brought together here; give a PostgreSQL or MariaDB."
+        raise Misconfigured("connectors.jdbc", [Problem("url", text)])
+
     # statements
 
     def add_column(self, table: Table, column: str, sql: str) -> str:

@@ -30,6 +30,7 @@ _PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
 """The seconds that a session may outlive its client's close."""
+_SETTLE_SECONDS = 0.1
 _CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
@@ -260,6 +261,30 @@ class MariaDb(Dialect):
         """Casts only decimals, which MariaDB would compare with text as floating point numbers."""
         return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
 
+    def literal(self, value: str | int | float) -> str:
+        return str(value) if isinstance(value, int) else f"_utf8mb4 X'{str(value).encode().hex()}'"  # whatever sql_mode says
+
+    def settle(self, connection: Connection, seconds: float) -> None:
+        """As in the base class: a snapshot of the server is not behind its binary log as that is now."""
+        until, status = machine.monotonic() + seconds, connection.rows("SHOW MASTER STATUS")
+        if not status:
+            problem = Problem("url", "reaches a server without a binary log; give its primary's.")
+            raise Misconfigured("connectors.jdbc", [problem])
+        while self._snapshot_end(connection) < _log_place(*status[0][:2]):
+            if machine.monotonic() > until:
+                text = f"transactions are in the binary log for more than {seconds:g} seconds, and are not to be seen"
+                raise Fatal(text, way_out="call again when they have ended, or wait for longer")
+            machine.sleep(_SETTLE_SECONDS)
+
+    def _snapshot_end(self, connection: Connection) -> tuple[int, int]:
+        connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            rows = connection.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
+        finally:
+            connection.rollback()
+        found = {name.lower(): value for name, value in rows}
+        return _log_place(found["binlog_snapshot_file"], found["binlog_snapshot_position"])
+
     def described(self, connection: Connection, source: str) -> list[Column]:
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
@@ -401,3 +426,8 @@ def _arrow(sql: str) -> pa.DataType | None:
     )  # fmt: skip
     base = re.sub(r"\(\d+\)$", "", sql) if "int(" in sql and sql != "tinyint(1)" else sql
     return dict(simple).get(base)
+
+
+def _log_place(file: str, position: str | int) -> tuple[int, int]:
+    """The place of a position in the binary log, of which the number of the file comes first."""
+    return int(file.rpartition(".")[2] or 0), int(position)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from ....ground import machine
 from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ....ground.state import digest
 from ..column_types import family
@@ -79,6 +80,11 @@ FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_databa
     )
 ) ORDER BY xact_start LIMIT 3
 """
+_WRITERS = """
+SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
+FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 3
+"""
+_SETTLE_SECONDS = 0.2
 
 
 class PostgreSql(Dialect):
@@ -327,6 +333,27 @@ class PostgreSql(Dialect):
         run = f"EXECUTE {_literal(text)}{f' USING {values}' if count else ''}"
         loop = f"FOR connectors_values IN {select} LOOP {run}; END LOOP"
         connection.execute(f"DO {_literal(f'DECLARE connectors_values record; BEGIN {loop}; END')}")
+
+    def literal(self, value: str | int | float) -> str:
+        return str(value) if isinstance(value, int) else _literal(str(value))
+
+    def settle(self, connection: Connection, seconds: float) -> None:
+        """As in the base class: every transaction that has written by now has ended."""
+        if connection.rows("SELECT pg_is_in_recovery()")[0][0]:
+            text = "reaches a standby, which may be behind the log; give its primary's."
+            raise Misconfigured("connectors.jdbc", [Problem("url", text)])
+        ((now,),) = connection.rows("SELECT pg_current_xact_id()::text::bigint")
+        until = machine.monotonic() + seconds
+        while connection.rows("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")[0][0] < now:
+            if machine.monotonic() > until:
+                writers = [str(ServerSession(*row)) for row in connection.rows(_WRITERS)]
+                prepared = connection.rows("SELECT gid FROM pg_prepared_xacts")
+                writers += [f"the prepared transaction {gid}" for (gid,) in prepared]
+                raise Fatal(
+                    f"transactions that have written are open for more than {seconds:g} seconds: {', '.join(writers)}",
+                    way_out="call again when they have ended, or wait for longer",
+                )
+            machine.sleep(_SETTLE_SECONDS)
 
     def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
         name = self.table(stage).replace("'", "''")

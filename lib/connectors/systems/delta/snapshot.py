@@ -1,0 +1,328 @@
+"""Reads tables of a database anew, by ranges of their keys, into the Delta tables that a merge keeps equal to them.
+
+The merge of the change log may go on beside. What is newer, the row of the database or that of the table, is decided so:
+
+* Before the first range is read, the *place* of the snapshot is taken: it stands behind all changes that the table has by then.
+  Then the reading waits until the database shows every transaction of that time, so that each row of a range is at least as
+  new as these changes.
+* A row of a range takes the place of one from before the snapshot's place. A row that the merge has written since stays: the
+  log tells all that has happened since, so what the range has of it has come, or will come. A key that the merge has deleted
+  since does not come back.
+* At the end, rows from before the snapshot's place that no range has are deleted: the database does not have them any more.
+
+No lock, no signal table and no watermark in the log is needed. The plan is a property of the table, and each transaction names
+the ranges that it has written, so an interrupted snapshot goes on behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ...core import Batch, Misconfigured, Problem
+from ...formats.base import quoted
+from ...ground import machine
+from ...ground.options import Duration, Size
+from ...ground.state import digest
+from ..jdbc.incremental.tables import catalog_table
+from ..jdbc.ranges import KeyRange, plan_ranges
+from ..jdbc.selection import read_selection, render_clause
+from ..jdbc.source import JdbcSource
+from .change_target import ChangeTarget
+from .column_types import fitted
+from .database_table import DatabaseTable, is_postgresql
+from .log_state import source_name
+from .merge import ChangeTable
+from .merge_all import MergedTable, tables_of
+from .positions import FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_in
+from .sink import log_at, same_key
+from .transaction import Merges
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAME: Final = "connect.snapshot"
+RESULT: Final = "table string, source string, ranges int, removed bigint"
+_PLAN: Final = "connectors.snapshot"
+"""The property of a table of which a snapshot is read."""
+_QUERY: Final = "snapshot"
+_FIRST: Final = "-" * PLACE_LENGTH
+"""The place in front of all others."""
+_LAST_ORDINAL: Final = "9" * ORDINAL_LENGTH
+_ALTERING: Final = ("transforms", "column.mask.", "column.truncate.")
+"""What the names of properties begin with that let the log have other values than the database."""
+_WAY_OUT: Final = "Ask Debezium for an incremental snapshot instead."
+_log = logging.getLogger(f"connectors.{NAME}")
+
+
+def snapshot(
+    database: Mapping[str, Any],
+    target: str,
+    *,
+    tables: Sequence[str] = (),
+    range_size: str = "64MB",
+    parallel: int = 4,
+    wait: str = "10 minutes",
+    position_column: str = "_position",
+) -> DataFrame:
+    """Reads tables of the database anew into those that :func:`~connectors.connect.merge` or ``merge_all`` keeps of them.
+
+    ``database`` are the options of ``connectors.jdbc`` that reach it, or the properties of the connector; ``target`` is what
+    the merge was given, and ``tables`` names some of a schema's. The query of the merge may run meanwhile or not; it must go on
+    with its checkpoint. A table is read in ranges of the first column of its key, each of about ``range_size`` in the database;
+    ``parallel`` of them are read side by side, and are one transaction. A call that was interrupted goes on where it was.
+
+    Afterwards the table has the rows of the database, as of the call or later. Returns a row for each table: its ``source``,
+    the number of ``ranges``, and how many rows were ``removed`` that the database does not have. Raises
+    :class:`~connectors.ground.errors.Misconfigured` for tables that cannot be read so, and
+    :class:`~connectors.ground.errors.Fatal` if a transaction of the database stays open for longer than ``wait``.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    names = [name for name in database if name.startswith(_ALTERING) and database[name]]
+    if names:
+        raise _wrong("database", f"has {names[0]}, so the log has other values than the tables. {_WAY_OUT}")
+    settings = _Settings(
+        _parsed("range_size", range_size, Size(None)), parallel, _parsed("wait", wait, Duration(None)), position_column
+    )
+    snapshots = [_TableSnapshot(spark, database, table, settings) for table in tables_of(spark, target, tables, NAME)]
+    return spark.createDataFrame([table.run() for table in snapshots], RESULT)
+
+
+def _parsed(option: str, text: str, kind: Any) -> int:
+    try:
+        return int(kind.parse(text))
+    except ValueError as wrong:
+        raise _wrong(option, f'must be {wrong}; got "{text}".') from None
+
+
+def _wrong(option: str, text: str) -> Misconfigured:
+    return Misconfigured(NAME, [Problem(option, text)])
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The arguments of :func:`snapshot`: ``range_size`` in bytes, ``wait`` in seconds."""
+
+    range_size: int
+    parallel: int
+    wait: int
+    position_column: str
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Ranges that are written together: their ``conditions`` in the database, and the ends of all if they are whole numbers."""
+
+    conditions: Sequence[str]
+    low: int | None = None
+    high: int | None = None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A snapshot of a table: its name, its ``place`` in the stream, the last truncation before it, and its steps."""
+
+    name: str
+    place: str
+    truncated: str | None
+    steps: Sequence[_Step]
+
+    def text(self) -> str:
+        return json.dumps(asdict(self)).encode().hex()
+
+    @classmethod
+    def of(cls, text: str) -> _Plan:
+        plan = json.loads(bytes.fromhex(text))
+        return cls(**{**plan, "steps": [_Step(**step) for step in plan["steps"]]})
+
+
+class _TableSnapshot:
+    """The snapshot of one table."""
+
+    def __init__(self, spark: SparkSession, database: Mapping[str, Any], table: MergedTable, settings: _Settings) -> None:
+        state = table.state(spark)
+        if state is None:
+            raise _wrong("target", f"has {table.name}, which no merge has written.")
+        self.spark, self.table, self.settings, self.state = spark, table, settings, state
+        self.source = DatabaseTable(spark, database, source_name(state.topic))
+        if is_postgresql(self.source.options):  # else rows that a policy hides would count as gone
+            self.source.options["sessionInitStatement"] = "SET row_security = off"
+        own = "path" if table.place.is_path else "table"
+        values: dict[str, Any] = {own: table.place.location, "positionColumn": settings.position_column}
+        if state.deleted:
+            values |= {"deletes": "soft", "deletedColumn": state.deleted}
+        sink: Any = ChangeTable.of(values)
+        self.target = ChangeTarget(sink.values)
+        self._merges = Merges()
+        self._check(table.rows(spark).columns)
+
+    def _check(self, columns: Sequence[str]) -> None:
+        """Raises :class:`Misconfigured` for a table that cannot be read."""
+        name = self.table.name
+        if self.settings.position_column not in columns:
+            text = f"must name the column of positions of {name}, as the merge has it; it has {', '.join(columns)}."
+            raise _wrong("position_column", text)
+        if self.state.history:
+            raise _wrong("target", f"has {name}, whose history would lack the snapshot. {_WAY_OUT}")
+        if self.state.snapshot is not None:
+            raise _wrong("target", f"has {name}, whose initial snapshot is not over. Let the query go on until it is.")
+        self._columns()
+
+    def run(self) -> tuple[Any, ...]:
+        """Reads the table. Returns the row of the answer."""
+        plan = self._plan() or self._begin()
+        ledger = log_at(self.table.place, plan.name, self.spark)
+        last = ledger.last(_QUERY)
+        begin = 0 if last is None else last.batch + 1
+        for number in range(begin, len(plan.steps)):
+            batch = Batch(plan.name, _QUERY, number)
+            if not self._write(plan, plan.steps[number], ledger.transaction(batch)):
+                ledger.commit_frame(self.spark.sql(f"SELECT * FROM {self.target.sql} LIMIT 0"), batch)
+            _log.info("%s: %d of %d steps", self.table.name, number + 1, len(plan.steps))
+        removed = self._end(plan)
+        return (self.table.name, self.source.name, sum(len(step.conditions) for step in plan.steps), removed)
+
+    def _properties(self) -> dict[str, str]:
+        properties = self.spark.sql(f"SHOW TBLPROPERTIES {self.target.sql}").collect()
+        return {row["key"]: row["value"] for row in properties}
+
+    def _plan(self) -> _Plan | None:
+        """The plan of a snapshot that was interrupted."""
+        text = self._properties().get(_PLAN)
+        return _Plan.of(text) if text else None
+
+    def _begin(self) -> _Plan:
+        """Plans the snapshot. The order counts: what the table has by now, the database must show to each range."""
+        place = self.spark.sql(f"SELECT max({self._place()}) FROM {self.target.sql} AS old").collect()[0][0]
+        truncated = self.table.state(self.spark).truncated  # type: ignore[union-attr]
+        plan = _Plan(
+            machine.token(),
+            place[:-ORDINAL_LENGTH] + _LAST_ORDINAL if place not in (None, _FIRST) else _FIRST,
+            truncated,
+            self._steps(),
+        )
+        self.spark.sql(f"ALTER TABLE {self.target.sql} SET TBLPROPERTIES ('{_PLAN}' = '{plan.text()}')")
+        return plan
+
+    def _steps(self) -> list[_Step]:
+        """Waits until the database shows what it has committed; then the ranges of the table."""
+        options: dict[str, Any] = {**self.source.options, "maxSplitMemorySize": str(self.settings.range_size)}
+        options["partitionColumn"] = self.state.keys[0]
+        source: Any = JdbcSource.of(options)
+        with contextlib.closing(source.dialect().connect_to_read()) as connection:
+            dialect, selection = connection.dialect, read_selection(source.values, connection)
+            table = selection.table and catalog_table(connection, selection.table)
+            primary = table.primary if table else ()
+            if not primary or not {*primary} <= {*self.state.keys}:
+                text = f"has {self.table.name}, whose key is ({', '.join(self.state.keys)}), and the primary key of"
+                raise _wrong("target", f"{text} {self.source.name} is ({', '.join(primary)}). {_WAY_OUT}")
+            dialect.settle(connection, self.settings.wait)
+            column = selection.require_column("partitionColumn", self.state.keys[0])
+            has_order = column.kind is None or not pa.types.is_binary(column.kind)
+            ranges = plan_ranges(connection, source.values, selection) if has_order else [KeyRange()]
+
+            def condition(key_range: KeyRange) -> str:
+                where = key_range.where(dialect.quote(key_range.column))
+                return render_clause(where, lambda _, value: dialect.bound(dialect.literal(value.value), value.sql))[0]
+
+            parts = [ranges[at : at + self.settings.parallel] for at in range(0, len(ranges), self.settings.parallel)]
+            return [
+                _Step([condition(part) or "1 = 1" for part in step], _whole(step[0].low), _whole(step[-1].high))
+                for step in parts
+            ]
+
+    def _columns(self) -> dict[str, Any]:
+        """The columns of the database's rows that the table has, as they are there. Raises :class:`Misconfigured`."""
+        source = self.source.rows()
+        kinds = {field.name.lower(): field for field in source.schema}
+        columns: dict[str, Any] = {}
+        for field in self.table.rows(self.spark).schema:
+            if field.name in (self.settings.position_column, self.state.deleted) or field.name.lower() not in kinds:
+                continue
+            own = kinds[field.name.lower()]
+            value = self.source.value(own.name, own.dataType, field.dataType)
+            if value is None:
+                text = f"has {self.table.name} with the column {field.name}, and only the log knows the form of its values"
+                raise _wrong("target", f"{text} ({self.source.kind(own.name) or 'text'}). {_WAY_OUT}")
+            columns[field.name] = fitted(value[0], value[1], field.dataType, field.name).alias(field.name)
+        if lost := [name for name in (*self.state.keys, *self.state.columns) if name.lower() not in kinds]:
+            text = f"has no column {lost[0]} in {self.source.name} any more, and the log still has. Let the query go on until"
+            raise _wrong("database", f"{text} it has followed, and call again.")
+        return columns
+
+    def _write(self, plan: _Plan, step: _Step, mark: Any) -> bool:
+        """Writes a step's rows. True if ``mark`` is in its transaction."""
+        columns, keys, position = self._columns(), self.state.keys, quoted(self.settings.position_column)
+        rows = self.source.rows(predicates=json.dumps(step.conditions)).select(*columns.values())
+        if (deleted := self._deleted_since(plan)) is not None:
+            is_same = reduce(and_, (rows[quoted(key)].eqNullSafe(deleted[quoted(key)]) for key in keys))
+            rows = rows.join(deleted, is_same, "left_anti")
+        value = f"'{self.state.generation:03d}{plan.place}{FROM_SNAPSHOT}{plan.name}'"
+        sets = [f"{quoted(name)} = new.{quoted(name)}" for name in columns if name not in keys] + [f"{position} = {value}"]
+        if self.state.deleted:
+            sets.append(f"{quoted(self.state.deleted)} = NULL")
+        names, cells = (", ".join(f"{side}{quoted(name)}" for name in columns) for side in ("", "new."))
+        ends = [(">=", step.low), ("<", step.high)]  # so that Delta reads the files of these keys alone
+        bounds = "".join(f" AND old.{quoted(keys[0])} {sign} {end}" for sign, end in ends if end is not None)
+
+        def statement(target: str, view: str) -> str:
+            return (
+                f"MERGE INTO {target} AS old USING {view} AS new ON {same_key(keys)}{bounds} "
+                f"WHEN MATCHED AND {self._is_older(plan)} THEN UPDATE SET {', '.join(sets)} "
+                f"WHEN NOT MATCHED THEN INSERT ({names}, {position}) VALUES ({cells}, {value})"
+            )
+
+        view = f"connectors_{digest(plan.name, self.table.place.location)}"
+        return self._merges.merge(rows, view, self.table.place, mark, statement)
+
+    def _end(self, plan: _Plan) -> int:
+        """Removes what the snapshot does not confirm, and what was deleted while its rows were on their way."""
+        own = f"endswith(old.{quoted(self.settings.position_column)}, '{FROM_SNAPSHOT}{plan.name}')"
+        if (deleted := self._deleted_since(plan)) is not None:
+            action = "DELETE"
+            if self.state.deleted:
+                action = f"UPDATE SET {quoted(self.state.deleted)} = current_timestamp()"
+
+            def statement(target: str, view: str) -> str:
+                condition = f"ON {same_key(self.state.keys)} WHEN MATCHED AND {own}"
+                return f"MERGE INTO {target} AS old USING {view} AS new {condition} THEN {action}"
+
+            view = f"connectors_{digest(plan.name, 'deleted')}"
+            self._merges.merge(deleted, view, self.table.place, None, statement)
+        state: Any = self.table.state(self.spark)
+        # a truncation has removed what was there before it, and the log tells what came behind it
+        condition = self._is_older(plan) if state.truncated == plan.truncated else own
+        removed = self.target.delete(self.spark, condition)
+        self.spark.sql(f"ALTER TABLE {self.target.sql} UNSET TBLPROPERTIES IF EXISTS ('{_PLAN}')")
+        return removed
+
+    def _deleted_since(self, plan: _Plan) -> DataFrame | None:
+        """The keys that the merge has deleted since the snapshot's place was taken."""
+        self.target.read_columns(self.spark)  # the merge may have deleted its first key
+        if (deletions := self.target.deletions(self.spark)) is None:
+            return None
+        is_later = f"{place_in(quoted(self.settings.position_column))} > '{plan.place}'"
+        return deletions.where(is_later).select(*map(quoted, self.state.keys)).distinct()
+
+    def _place(self) -> str:
+        return place_in(f"old.{quoted(self.settings.position_column)}")
+
+    def _is_older(self, plan: _Plan) -> str:
+        """SQL: the row ``old`` was there before the snapshot; one of an earlier snapshot may have the same place."""
+        position = f"old.{quoted(self.settings.position_column)}"
+        is_other = f"contains({position}, '{FROM_SNAPSHOT}') AND NOT endswith({position}, '{FROM_SNAPSHOT}{plan.name}')"
+        return f"({self._place()} < '{plan.place}' OR ({self._place()} = '{plan.place}' AND {is_other}))"
+
+
+def _whole(end: Any) -> int | None:
+    return end if isinstance(end, int) else None
