@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 from connectors.core import CommitRefused, Misconfigured, StateError
 from connectors.systems.delta.change_target import ChangeTarget
+from connectors.systems.delta.sink import TablePlace
+from connectors.systems.delta.transaction import Merges
 from tests.delta_log import delta
 from tests.systems.change_logs import PLAIN, Database
 from tests.systems.merge.targets import Target, binlog_change, expected
@@ -322,3 +326,31 @@ def test_a_batch_before_the_first_change_is_recorded(target: Target) -> None:
     assert target.function.sink.committer().last("q").batch == 0
     target.merge(database.upsert(id=1, name="a", amount=1))
     assert target.rows() == expected(database)
+
+
+def test_a_merge_that_another_writer_was_faster_than_is_done_again(spark: Any, tmp_path: Path) -> None:
+    """The rows of the first try come when the other one is done."""
+    from pyspark.sql import functions as F
+
+    place, begun, done = TablePlace(str(tmp_path / "table"), is_path=True), tmp_path / "begun", tmp_path / "done"
+    spark.range(3).selectExpr("id", "0 AS n").write.format("delta").save(place.location)
+
+    @F.udf(returnType="bigint", useArrow=False)
+    def late(key: int) -> int:
+        begun.touch()
+        while not done.exists():
+            time.sleep(0.05)
+        return key
+
+    def statement(target: str, source: str) -> str:
+        return f"MERGE INTO {target} old USING {source} new ON old.id = new.id WHEN MATCHED THEN UPDATE SET n = old.n + 1"
+
+    rows = spark.range(0, 3, 1, 1).select(late("id").alias("id"))  # one task, so that the other writer has a core
+    merge = threading.Thread(target=lambda: Merges().merge(rows, "connectors_late", place, None, statement))
+    merge.start()
+    while not begun.exists():
+        time.sleep(0.05)
+    spark.sql(f"UPDATE {place.sql} SET n = 10 WHERE id = 1")
+    done.touch()
+    merge.join(120)
+    assert {row.id: row.n for row in spark.read.format("delta").load(place.location).collect()} == {0: 1, 1: 11, 2: 1}

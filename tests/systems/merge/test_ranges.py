@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from connectors import connect
-from connectors.core import Fatal
+from connectors.core import Fatal, Misconfigured
 from connectors.systems.delta.database_table import DatabaseTable
 from connectors.systems.delta.snapshot import _TableSnapshot
 from connectors.systems.delta.transaction import Merges
@@ -27,21 +27,25 @@ READ, WRITTEN = "read", "written"
 class Log:
     """A table of the shop, and its changes that the merge has not seen."""
 
-    def __init__(self, spark: Any, shop: Shop, path: Path, **options: Any) -> None:
-        self.shop, self.tables = shop, Tables(spark, path, **options)
+    def __init__(
+        self, spark: Any, path: Path, keys: Iterable[Any] = range(1, 100), kind: str = "bigint", **options: Any
+    ) -> None:
+        self.shop, self.tables = Shop(), Tables(spark, path, **options)
         (self.orders,) = databases("orders")
+        if kind != "bigint":
+            self.orders.fields["id"] = {"type": "string", "optional": False}
         self.records: list[dict[str, Any]] = []
-        shop.table("orders", [])
-        for number in range(1, 100):
-            self.upsert(number, f"name {number}", number * 10)
+        self.shop.run(f"CREATE TABLE shop.orders (id {kind} PRIMARY KEY, name text, amount bigint)")
+        for number, key in enumerate(keys):
+            self.upsert(key, f"name {number}", number * 10)
 
-    def upsert(self, key: int, name: str | None, amount: int) -> None:
+    def upsert(self, key: Any, name: str | None, amount: int) -> None:
         row = "ON CONFLICT (id) DO UPDATE SET name = excluded.name, amount = excluded.amount"
         self.shop.connection.execute(f"INSERT INTO shop.orders VALUES (%s, %s, %s) {row}", (key, name, amount))
         self.records.append(self.orders.upsert(id=key, name=name, amount=amount))
 
-    def delete(self, key: int) -> None:
-        self.shop.run(f"DELETE FROM shop.orders WHERE id = {key}")
+    def delete(self, key: Any) -> None:
+        self.shop.connection.execute("DELETE FROM shop.orders WHERE id = %s", (key,))
         self.records.append(self.orders.delete(key))
 
     def truncate(self) -> None:
@@ -66,18 +70,18 @@ class Log:
 
     def check(self) -> None:
         """The table has the rows of the database."""
-        rows = self.shop.connection.execute("SELECT id, name, amount FROM shop.orders ORDER BY id").fetchall()
-        assert self.tables.rows("orders") == [{"id": key, "name": name, "amount": amount} for key, name, amount in rows]
+        rows = self.shop.connection.execute("SELECT id, name, amount FROM shop.orders").fetchall()
+        expected = [{"id": key, "name": name, "amount": amount} for key, name, amount in sorted(rows)]
+        assert self.tables.rows("orders") == expected
 
 
 @pytest.fixture
 def log(spark: Any, tmp_path: Path) -> Iterator[Log]:
-    shop = Shop()
-    log = Log(spark, shop, tmp_path / "shop")
+    log = Log(spark, tmp_path / "shop")
     log.merge()
     log.lose(7, 14, 50)
     yield log
-    shop.connection.close()
+    log.shop.connection.close()
 
 
 @pytest.fixture(autouse=True)
@@ -136,10 +140,13 @@ def test_the_table_has_the_rows_of_the_database_afterwards(log: Log) -> None:
 
 def test_what_the_merge_writes_beside_it_stays(log: Log, meanwhile: Any) -> None:
     """Each range is read before the changes that come with the log while it is written."""
-    keys = iter(range(20, 99))
+    keys, gone = iter(range(20, 99)), set[int]()
 
     def change(moment: str) -> None:
         changed, deleted, moved = next(keys), next(keys), next(keys)
+        if moment == READ:
+            assert not gone & {row["id"] for row in log.tables.rows("orders")}, "not even for a while"
+            gone.update((deleted, moved))
         log.upsert(changed, f"new, as rows were {moment}", 1)
         log.delete(deleted)
         log.delete(moved)
@@ -178,6 +185,7 @@ def test_an_interrupted_snapshot_goes_on_behind_its_last_step(log: Log, monkeypa
     log.check()
 
 
+@pytest.mark.soak
 def test_a_snapshot_that_died_behind_its_last_step_removes_what_is_gone(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(_TableSnapshot, "_end", lambda *_: exec("raise OSError('no power')"))
@@ -231,3 +239,122 @@ def test_whatever_comes_when_the_table_is_equal_in_the_end(log: Log, meanwhile: 
             continue
     log.merge()
     log.check()
+
+
+@pytest.mark.soak
+def test_rows_that_are_deleted_stay_with_soft_deletes(spark: Any, tmp_path: Path, meanwhile: Any) -> None:
+    log = Log(spark, tmp_path / "shop", deletes="soft")
+    log.merge()
+    log.lose(7, 14)
+    log.delete(30)
+    log.merge()
+    log.upsert(30, "back", 1)
+    meanwhile(lambda moment: log.delete(60) or log.merge() if moment == WRITTEN and 60 in log.orders.rows else None)
+    log.snapshot(parallel=1)
+    rows = {row["id"]: row for row in log.tables.rows("orders")}
+    assert {key for key, row in rows.items() if row["deleted_at"] is not None} == {60, 1001, 1002}
+    assert (rows[30]["name"], rows[7]["name"]) == ("back", "name 6")
+    log.merge()
+    assert {row["id"] for row in log.tables.rows("orders") if row["deleted_at"] is not None} == {60, 1001, 1002}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("moment", [READ, WRITTEN])
+def test_a_truncation_beside_it_leaves_what_came_later(spark: Any, tmp_path: Path, meanwhile: Any, moment: str) -> None:
+    log = Log(spark, tmp_path / "shop", truncate="delete")
+    log.merge()
+    done = []
+
+    def truncate(at: str) -> None:
+        if at == moment and not done:
+            done.append(at)
+            log.truncate()
+            log.upsert(5, "later", 1)
+            log.merge()
+            log.upsert(6, "on its way", 1)
+
+    meanwhile(truncate)
+    log.snapshot(parallel=1)
+    log.merge()
+    log.check()
+
+
+ODD_KEYS = ["a'b", "a\\b", "ä", "Ä", "A", "a", "z%", 'q"q', "ß", "_", "", " ", "日本", *(f"key {n}" for n in range(20))]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("text", ODD_KEYS),
+        ('text COLLATE "C"', ODD_KEYS),
+        ("uuid", [f"9f0c1f52-9cb3-4d1e-8f64-{number:012d}" for number in range(30)]),
+    ],
+)
+def test_keys_are_in_the_order_of_the_database(spark: Any, tmp_path: Path, kind: str, keys: list[str]) -> None:
+    log = Log(spark, tmp_path / "shop", keys, kind)
+    log.merge()
+    assert log.snapshot(parallel=1) == {"table": "orders", "source": "shop.orders", "ranges": 3, "removed": 0}
+    log.upsert(keys[0], "later", 0)
+    log.delete(keys[1])
+    assert log.snapshot(parallel=1)["removed"] == 1
+    rows = {str(key): name for key, name in log.shop.connection.execute("SELECT id, name FROM shop.orders").fetchall()}
+    assert {row["id"]: row["name"] for row in log.tables.rows("orders")} == rows
+
+
+def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_database(log: Log, tmp_path: Path) -> None:
+    info, slot = log.shop.connection.info, "connectors_ranges"
+    properties = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "topic.prefix": "prefix",
+        "database.hostname": info.host, "database.port": info.port, "database.user": info.user,
+        "database.dbname": info.dbname, "slot.name": slot, "publication.name": slot,
+    }  # fmt: skip
+    log.tables = Tables(log.tables.spark, tmp_path / "new")
+
+    def snapshot() -> Any:
+        return connect.snapshot(properties, f"{log.tables.path}/", new={"orders": "shop.orders"}).collect()
+
+    try:
+        with pytest.raises(Misconfigured, match=f"there is no slot {slot}"):
+            snapshot()
+        log.shop.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", f"CREATE PUBLICATION {slot}")
+        with pytest.raises(Misconfigured, match=f"the publication {slot} does not have shop.orders"):
+            snapshot()
+        log.shop.run(f"ALTER PUBLICATION {slot} ADD TABLE shop.orders")
+        log.upsert(40, "before", 1)
+        assert [tuple(row) for row in snapshot()] == [("orders", "shop.orders", 3, 0)]
+        log.check()
+        log.upsert(41, "behind", 1)
+        log.delete(42)
+        log.merge()
+        log.check()
+        assert [tuple(row) for row in snapshot()] == [("orders", "shop.orders", 3, 0)]
+        log.check()
+        log.shop.run("CREATE TABLE shop.times (id int PRIMARY KEY, hour time)")
+        log.shop.run(f"ALTER PUBLICATION {slot} ADD TABLE shop.times")
+        with pytest.raises(Misconfigured, match=r"has times with the column hour, and only the log knows .* \(time with"):
+            connect.snapshot(properties, f"{log.tables.path}/", new={"times": "shop.times"})
+    finally:
+        log.shop.run(f"DROP PUBLICATION IF EXISTS {slot}")
+        log.shop.run(f"SELECT pg_drop_replication_slot('{slot}') FROM pg_replication_slots WHERE slot_name = '{slot}'")
+
+
+def test_what_cannot_be_read_so_is_refused_and_nothing_is_written(log: Log, tmp_path: Path) -> None:
+    def refused(pattern: str, database: dict[str, Any] | None = None, **arguments: Any) -> None:
+        with pytest.raises(Misconfigured, match=pattern):
+            connect.snapshot(database or log.shop.options, f"{log.tables.path}/", **arguments)
+
+    before = log.tables.rows("orders")
+    refused(r"tables +has users, which is not in", tables=["users"])
+    refused(r"range_size +must be .*; got \"much\"", range_size="much")
+    refused(r"position_column +must name the column of positions of orders", position_column="place")
+    refused(r"database +has transforms, so the log has other values", {**log.shop.options, "transforms": "mask"})
+    refused(r"new +names tables as schema.table, and database has the properties", new={"items": "shop.items"})
+    log.shop.run("ALTER TABLE shop.orders RENAME COLUMN name TO title")
+    refused(r"database +has no column name in shop.orders any more, and the log still has")
+    log.shop.run("ALTER TABLE shop.orders RENAME COLUMN title TO name", "ALTER TABLE shop.orders DROP CONSTRAINT orders_pkey")
+    refused(r"target +has orders, whose key is \(id\), and the primary key of shop.orders is \(\)")
+    log.shop.run("ALTER TABLE shop.orders ADD PRIMARY KEY (id)")
+    log.shop.run("ALTER TABLE shop.orders ALTER amount TYPE interval USING NULL")
+    refused(r"target +has orders with the column amount, and only the log knows .* \(interval\)")
+    assert log.tables.rows("orders") == before

@@ -12,12 +12,20 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _KINDS: Final = """
-SELECT a.attname::text AS name, format_type(CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END, NULL) AS kind
+SELECT a.attname::text AS name, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'r' THEN 'range' WHEN 'd'
+    THEN format_type(t.typbasetype, NULL) ELSE format_type(t.oid, NULL) END AS kind
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass('{table}') AND a.attnum > 0 AND NOT a.attisdropped
 """
 _FORMS_OF_THE_LOG: Final = frozenset({"time with time zone", "hstore"})
 """Types of PostgreSQL that are text in the log as well, and another one."""
+_TEXTS: Final = frozenset(
+    {
+        "text", "character varying", "character", "bpchar", '"char"', "name", "citext", "uuid", "json", "jsonb", "xml", "enum",
+        "range", "inet", "cidr", "macaddr", "macaddr8", "ltree", "tsvector",
+    }
+)  # fmt: skip
+"""Types of PostgreSQL that the log has as text, of those that are read as text."""
 
 
 class DatabaseTable:
@@ -54,6 +62,10 @@ class DatabaseTable:
         if kind in _FORMS_OF_THE_LOG or (source.typeName() == "string" != target.typeName()):
             return None
         return column, source
+
+    def type_in_log(self, name: str, source: DataType) -> DataType | None:
+        """The type that the log will have for a column that is read as ``source``; ``None`` if only the log knows it."""
+        return source if source.typeName() != "string" or self.kind(name) in _TEXTS else None
 
     def kind(self, name: str) -> str:
         """The type of a column, as its database calls it; empty where that is not known."""

@@ -291,7 +291,7 @@ class MergedTable(NamedTuple):
 
 def merged_tables(spark: SparkSession, schema: str) -> list[MergedTable]:
     """The tables that ``merge_all(schema)``, or ``fan_out(schema)``, has written, by name; none before the first batch."""
-    committer = _committer_of(schema)
+    committer = committer_of(schema)
     ledger = committer.in_target(LEDGER)
     if (columns := known_columns(spark, ledger)) is None:
         return []
@@ -321,16 +321,17 @@ def tables_of(spark: SparkSession, target: str, names: Sequence[str], connector:
 
 def locations(spark: SparkSession, schema: str) -> list[str]:
     """The places of all that ``merge_all(schema)`` may have made: the tables, what is kept beside them, and its own tables."""
-    committer, tables = _committer_of(schema), [table.place for table in merged_tables(spark, schema)]
+    committer, tables = committer_of(schema), [table.place for table in merged_tables(spark, schema)]
     own = [committer.in_target(name) for name in (LEDGER, CHANGES)]
     return [place.location for place in (*tables, *map(deletions_of, tables), *map(history_of, tables), *own)]
 
 
 def alterations(spark: SparkSession, schema: str) -> DataFrame:
     """The table ``_changes`` of the target, the newest first: the tables that came, and how their columns have changed."""
-    return spark.table(_committer_of(schema).in_target(CHANGES).sql).orderBy("at", "table", ascending=[False, True])
+    return spark.table(committer_of(schema).in_target(CHANGES).sql).orderBy("at", "table", ascending=[False, True])
 
 
-def _committer_of(schema: str) -> ChangeTablesCommitter:
+def committer_of(schema: str) -> ChangeTablesCommitter:
+    """The committer of ``merge_all(schema)``."""
     sink: Any = ChangeTables.of(place_of(schema))
     return ChangeTablesCommitter(sink)

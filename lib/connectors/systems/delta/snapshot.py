@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -32,18 +33,19 @@ from ...formats.base import quoted
 from ...ground import machine
 from ...ground.options import Duration, Size
 from ...ground.state import digest
+from ..jdbc.connection import Connection
 from ..jdbc.incremental.tables import catalog_table
 from ..jdbc.ranges import KeyRange, plan_ranges
-from ..jdbc.selection import read_selection, render_clause
+from ..jdbc.selection import Selection, read_selection, render_clause
 from ..jdbc.source import JdbcSource
 from .change_target import ChangeTarget
 from .column_types import fitted
 from .database_table import DatabaseTable, is_postgresql
-from .log_state import source_name
+from .log_state import LogState, source_name
 from .merge import ChangeTable
-from .merge_all import MergedTable, tables_of
+from .merge_all import MergedTable, committer_of, tables_of
 from .positions import FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_in
-from .sink import log_at, same_key
+from .sink import known_columns, log_at, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -54,6 +56,11 @@ RESULT: Final = "table string, source string, ranges int, removed bigint"
 _PLAN: Final = "connectors.snapshot"
 """The property of a table of which a snapshot is read."""
 _QUERY: Final = "snapshot"
+_FOLLOWED: Final = """
+SELECT EXISTS (
+        SELECT FROM pg_replication_slots WHERE slot_name = %s AND database = current_database() AND wal_status <> 'lost'
+    ), EXISTS (SELECT FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s AND tablename = %s)
+"""
 _FIRST: Final = "-" * PLACE_LENGTH
 """The place in front of all others."""
 _LAST_ORDINAL: Final = "9" * ORDINAL_LENGTH
@@ -68,6 +75,7 @@ def snapshot(
     target: str,
     *,
     tables: Sequence[str] = (),
+    new: Mapping[str, str] | None = None,
     range_size: str = "64MB",
     parallel: int = 4,
     wait: str = "10 minutes",
@@ -79,6 +87,10 @@ def snapshot(
     the merge was given, and ``tables`` names some of a schema's. The query of the merge may run meanwhile or not; it must go on
     with its checkpoint. A table is read in ranges of the first column of its key, each of about ``range_size`` in the database;
     ``parallel`` of them are read side by side, and are one transaction. A call that was interrupted goes on where it was.
+
+    ``new`` are tables of ``merge_all`` that no change has made yet, by the names of their sources: ``{"orders":
+    "public.orders"}``. They are for PostgreSQL, and ``database`` has the properties of the connector. Its query has begun, with
+    ``snapshot.mode=no_data``: from then on its replication slot has all changes.
 
     Afterwards the table has the rows of the database, as of the call or later. Returns a row for each table: its ``source``,
     the number of ``ranges``, and how many rows were ``removed`` that the database does not have. Raises
@@ -94,8 +106,50 @@ def snapshot(
     settings = _Settings(
         _parsed("range_size", range_size, Size(None)), parallel, _parsed("wait", wait, Duration(None)), position_column
     )
-    snapshots = [_TableSnapshot(spark, database, table, settings) for table in tables_of(spark, target, tables, NAME)]
+    known = tables_of(spark, target, tables, NAME) if tables or not new else []
+    known += [_new_table(spark, database, target, name, source) for name, source in (new or {}).items()]
+    snapshots = [_TableSnapshot(spark, database, table, settings) for table in known]
     return spark.createDataFrame([table.run() for table in snapshots], RESULT)
+
+
+def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, name: str, source: str) -> MergedTable:
+    """Makes the table ``name``, whose changes the log has by now, with the columns of ``source``, unless it is there."""
+    prefix, place = database.get("topic.prefix"), committer_of(target).place(name)
+    if not prefix or not re.fullmatch(r"[\w-]+\.[\w-]+", source):
+        text = "names tables as schema.table, and database has the properties of the connector that follows them."
+        raise _wrong("new", text)
+    table, topic, origin = MergedTable(name, place, 0), f"{prefix}.{source}", DatabaseTable(spark, database, source)
+    is_there = known_columns(spark, place) is not None
+    if is_there and (state := table.state(spark)) is not None and state.topic == topic:
+        return table
+    if is_there and not table.rows(spark).isEmpty():
+        raise _wrong("new", f"has {name}, and {place.location} is another table; give it another name.")
+    jdbc: Any = JdbcSource.of(origin.options)
+    slot, publication = database.get("slot.name", "debezium"), database.get("publication.name", "dbz_publication")
+    with contextlib.closing(jdbc.dialect().connect_to_read()) as connection:
+        ((is_followed, is_published),) = connection.rows(_FOLLOWED, [slot, publication, *source.split(".")])
+        if not is_followed:
+            raise _wrong("new", f"has {name}, and there is no slot {slot} with its changes from now on. Start the query first.")
+        if not is_published:
+            raise _wrong("new", f"has {name}, and the publication {publication} does not have {source}, so no log tells of it.")
+        keys = _primary_key(connection, read_selection(jdbc.values, connection))
+    if not keys:
+        raise _wrong("new", f"has {name}, and {source} has no primary key. {_WAY_OUT}")
+    types = {field.name: origin.type_in_log(field.name, field.dataType) for field in origin.rows().schema}
+    if unknown := [column for column, kind in types.items() if kind is None]:
+        text = f"has {name} with the column {unknown[0]}, and only the log knows the form of its values"
+        raise _wrong("new", f"{text} ({origin.kind(unknown[0])}). Change a row, so that the log makes the table.")
+    sink: Any = ChangeTable.of({"path" if place.is_path else "table": place.location})
+    made = ChangeTarget(sink.values)
+    if not is_there:
+        made.create(spark, types)
+    made.note(spark, LogState(topic, keys=keys))
+    return table
+
+
+def _primary_key(connection: Connection, selection: Selection) -> tuple[str, ...]:
+    table = selection.table and catalog_table(connection, selection.table)
+    return table.primary if table else ()
 
 
 def _parsed(option: str, text: str, kind: Any) -> int:
@@ -221,8 +275,7 @@ class _TableSnapshot:
         source: Any = JdbcSource.of(options)
         with contextlib.closing(source.dialect().connect_to_read()) as connection:
             dialect, selection = connection.dialect, read_selection(source.values, connection)
-            table = selection.table and catalog_table(connection, selection.table)
-            primary = table.primary if table else ()
+            primary = _primary_key(connection, selection)
             if not primary or not {*primary} <= {*self.state.keys}:
                 text = f"has {self.table.name}, whose key is ({', '.join(self.state.keys)}), and the primary key of"
                 raise _wrong("target", f"{text} {self.source.name} is ({', '.join(primary)}). {_WAY_OUT}")
