@@ -222,6 +222,41 @@ def test_a_table_follows_its_source_as_the_policy_says_and_each_change_is_told_o
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("kind", ["add.column", "alter.column.type"])
+def test_kinds_of_changes_have_policies_of_their_own(tables: Tables, kind: str) -> None:
+    (orders,) = databases("orders")
+    orders.fields["amount"] = {"type": "int32", "optional": True}
+    tables.restart(on_schema_change={"*": "lenient", kind: "ignore", "drop.column": "exception"})
+    tables.merge(orders.upsert(id=1, name="a", amount=1))
+    orders.fields["amount"] = {"type": "int64", "optional": True}
+    orders.fields["extra"] = {"type": "int32", "optional": True}
+    tables.merge(orders.upsert(id=2, name="b", amount=2, extra=3))
+    types = dict(tables.spark.read.format("delta").load(str(tables.path / "orders")).dtypes)
+    assert (types["amount"], types.get("extra")) == (("bigint", None) if kind == "add.column" else ("int", "int"))
+    policies = delta(tables.path / "_changes").sort_by([("kind", "ascending")]).select(["kind", "policy"]).to_pylist()
+    expected_policies = {"add.column": "lenient", "alter.column.type": "lenient", "create.table": "lenient", kind: "ignore"}
+    assert {row["kind"]: row["policy"] for row in policies} == expected_policies
+    del orders.fields["amount"]
+    with pytest.raises(Fatal, match=r"the table behind prefix.shop.orders has changed: drop.column amount"):
+        tables.merge(orders.upsert(id=3, name="c", extra=1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "pattern"),
+    [
+        ({"add.table": "ignore"}, r"must be policies of add.column, alter.column.type, drop.column, rename.column and \*"),
+        ({"add.column": "evolve"}, r"must be one whose add.column is lenient or ignore or exception beside lenient"),
+        ({"*": "try_evolve", "drop.column": "ignore"}, r"must be one whose drop.column is exception beside try_evolve"),
+        ({"drop.column": "never"}, r"must be one of evolve, try_evolve, lenient, ignore, exception"),
+        ("{", r"must be a JSON object"),
+    ],
+)
+def test_a_policy_that_there_is_not_is_refused(policy: Any, pattern: str) -> None:
+    with pytest.raises(Misconfigured, match=pattern):
+        connect.merge_all("main.shop", on_schema_change=policy)
+
+
+@pytest.mark.soak
 def test_a_value_that_does_not_fit_a_table_which_stays_as_it_is_stops_the_query(tables: Tables) -> None:
     (orders,) = databases("orders")
     orders.fields["amount"] = {"type": "int32", "optional": True}

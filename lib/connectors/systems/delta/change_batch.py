@@ -247,11 +247,12 @@ def passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[s
     ]
 
 
-def with_columns(changes: Changes, types: Mapping[str, Any]) -> Changes:
-    """``changes`` with the columns of the table alone, in their types."""
+def with_columns(changes: Changes, types: Mapping[str, Any], *, adds: bool, widens: bool) -> Changes:
+    """``changes`` with the columns of the table, and others if it ``adds`` them; in its types, unless it ``widens`` them."""
     from pyspark.sql import functions as F
 
-    columns = {name: types[name.lower()] for name in changes.columns if name.lower() in types}
+    own = {name: kind for name, kind in changes.columns.items() if adds or name.lower() in types}
+    columns = {name: kind if widens else types.get(name.lower(), kind) for name, kind in own.items()}
     others = [name for name in changes.frame.columns if name not in changes.columns]
     cells = [fitted(F.col(quoted(name)), changes.columns[name], kind, name).alias(name) for name, kind in columns.items()]
     return replace(changes, frame=changes.frame.select(*cells, *map(quoted, others)), columns=columns)

@@ -11,7 +11,6 @@ from ...core import Misconfigured, Problem
 from ...formats.base import quoted
 from ...ground.options import Values
 from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_value
-from .evolution import EVOLVE
 from .log_state import STATE_PROPERTY, LogState
 from .sink import PROPERTIES, TablePlace, known_columns
 from .transaction import beside_others
@@ -86,7 +85,7 @@ class ChangeTarget:
         if _EVOLUTION in properties:
             steps = json.loads(bytes.fromhex(properties[_EVOLUTION]))
             # a column that Delta does not drop, such as one that partitions the table, stays without evolve
-            self._alter(spark, [step for step in steps if len(step) > 1 or self.values["onSchemaChange"] in EVOLVE])
+            self._alter(spark, [step for step in steps if len(step) > 1 or self.values["onSchemaChange"].evolves])
 
     def create(self, spark: SparkSession, types: Mapping[str, Any]) -> None:
         """Makes the table."""

@@ -7,12 +7,13 @@ only when the log has it no more, and the records of the time before keep their 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from ...ground.options import Values, masked
+from ...ground.options import Choice, Json, Values, masked
 from .change_log import NAME, Changes
 from .database_table import exact_name, is_postgresql, reader_options
 from .log_state import Alteration, LogState, source_name
@@ -22,10 +23,58 @@ if TYPE_CHECKING:
 
 EVOLVE: Final = ("evolve", "try_evolve")
 """The values of onSchemaChange with which columns are renamed and dropped."""
+_POLICIES: Final = (*EVOLVE, "lenient", "ignore", "exception")
+_KINDS: Final = ("add.column", "alter.column.type", "drop.column", "rename.column")
+"""The changes of a schema that have a policy, in Flink CDC's words."""
 _COLUMNS: Final = (
     "SELECT attname, attrelid || '.' || attnum AS identity FROM pg_attribute "
     "WHERE attrelid = to_regclass('{table}') AND attnum > 0 AND NOT attisdropped"
 )
+
+
+@dataclass(frozen=True)
+class SchemaPolicy:
+    """The value of onSchemaChange: what the changes of a schema do, and what some ``kinds`` of them do instead."""
+
+    default: str = "lenient"
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, kind: str) -> str:
+        return self.kinds.get(kind, self.default)
+
+    def __str__(self) -> str:
+        return json.dumps({"*": self.default, **self.kinds}) if self.kinds else self.default
+
+    @property
+    def evolves(self) -> bool:
+        """Columns are renamed and dropped."""
+        return self.default in EVOLVE
+
+
+class PolicyOption(Choice):
+    """A policy, or those of kinds of changes as JSON: ``{"*": "lenient", "drop.column": "exception"}``."""
+
+    def parse(self, text: str) -> SchemaPolicy:  # type: ignore[override]
+        if not text.lstrip().startswith("{"):
+            return SchemaPolicy(super().parse(text))
+        policies = Json().parse(text)
+        kinds = {kind: super(PolicyOption, self).parse(str(policy)) for kind, policy in policies.items()}
+        default = kinds.pop("*", SchemaPolicy.default)
+        few = ("exception",) if default in EVOLVE else ("lenient", "ignore", "exception")
+        for kind, policy in kinds.items():
+            if kind not in _KINDS:
+                raise ValueError(f"policies of {', '.join(_KINDS)} and * (all others)")
+            if policy not in few:
+                raise ValueError(f"one whose {kind} is {' or '.join(few)} beside {default}")
+        return SchemaPolicy(default, kinds)
+
+
+POLICY: Final = PolicyOption(
+    SchemaPolicy(), among=_POLICIES,
+    meaning="evolve: columns come, go and change names as in the database; try_evolve: so, where it is certain; lenient: "
+    "new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop. Or by kind, as JSON: "
+    '{"*": "lenient", "drop.column": "exception"}',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,7 +134,7 @@ class Evolution:
 
 def evolution_problems(values: Values) -> Iterator[Problem]:
     """The problems of options with which a table cannot evolve."""
-    policy, options = values["onSchemaChange"], reader_options(values["database"])
+    policy, options = values["onSchemaChange"].default, reader_options(values["database"])
     if policy not in EVOLVE:
         return
     if not is_postgresql(options):

@@ -52,7 +52,7 @@ from .change_log import (
 )
 from .change_target import ChangeTarget
 from .column_types import widen
-from .evolution import EVOLVE, Evolution, catalog_of, evolution_of, evolution_problems
+from .evolution import POLICY, Evolution, SchemaPolicy, catalog_of, evolution_of, evolution_problems
 from .history import ChangeHistory
 from .holes import hole_conditions
 from .log_state import Alteration, LogState
@@ -95,11 +95,7 @@ MERGE: Final = Options(
         False, excludes="truncate=delete: a truncation does not name the rows that it ends",
         meaning="keep all versions of the rows in a table beside (<table>_history), with valid_from, valid_to and is_current",
     ),
-    onSchemaChange=Choice(
-        "lenient", among=("evolve", "try_evolve", "lenient", "ignore", "exception"),
-        meaning="evolve: columns come, go and change names as in the database; try_evolve: so, where it is certain; lenient: "
-        "new columns and wider types come, others stay; ignore: the table stays as it is; exception: stop",
-    ),
+    onSchemaChange=POLICY,
     database=Json(
         {}, kind=dict,
         meaning="onSchemaChange=evolve: the database, as options of connectors.jdbc, or as properties of the connector",
@@ -195,7 +191,7 @@ class ChangeTableCommitter(RecordingCommitter):
     def _merge_topic(self, records: DataFrame, topic: str, summary: Summary, batch: Batch) -> None:
         own = records.where(records["topic"] == topic)
         fills = self.values["fill"]
-        if self._policy() == "ignore":  # no value is needed for a column that does not come
+        if self._policy().of("add.column") == "ignore":  # no value is needed for a column that does not come
             fills = {ANY: None, **fills}
         evolution = self._evolution(records.sparkSession, topic, summary)
         types = evolution.types(self.target.types or {})
@@ -209,10 +205,10 @@ class ChangeTableCommitter(RecordingCommitter):
     def _evolution(self, spark: SparkSession, topic: str, summary: Summary) -> Evolution:
         """What becomes of the table's columns; nothing, unless the table is to evolve and its values tell their columns."""
         state, policy = self.target.state or LogState(topic), self.values["onSchemaChange"]
-        if policy not in EVOLVE or not (schemas := columns_of_rows(summary.schemas)):
+        if not policy.evolves or not (schemas := columns_of_rows(summary.schemas)):
             return Evolution(state.aliases, state.identities)
         catalog = partial(catalog_of, spark, self.values["database"], topic)
-        return evolution_of(state, schemas, catalog, is_strict=policy == "evolve")
+        return evolution_of(state, schemas, catalog, is_strict=policy.default == "evolve")
 
     def _end_snapshot(self, spark: SparkSession, summary: Summary, batch: Batch) -> bool:
         """If the initial snapshot ends with a batch without changes of the table, removes rows that it has not confirmed."""
@@ -348,11 +344,11 @@ class ChangeTableCommitter(RecordingCommitter):
         state, types = evolution.state(target.known_state), evolution.types(target.types)
         alterations = evolution.alterations(target.known_state) + state.alterations(changes.declared)
         policy = self._policy()
-        if policy != "ignore":
-            alterations += passing_alterations(changes, types, {alteration.column for alteration in alterations})
-        if alterations and policy == "exception":
+        passing = passing_alterations(changes, types, {alteration.column for alteration in alterations})
+        alterations += [alteration for alteration in passing if policy.of(alteration.kind) != "ignore"]
+        if stops := [alteration for alteration in alterations if policy.of(alteration.kind) == "exception"]:
             raise Fatal(
-                f"the table behind {topic} has changed: {'; '.join(map(str, alterations))}",
+                f"the table behind {topic} has changed: {'; '.join(map(str, stops))}",
                 connector=NAME,
                 way_out="give onSchemaChange=lenient, so that the table follows, or ignore, so that it stays as it is",
             )
@@ -361,8 +357,9 @@ class ChangeTableCommitter(RecordingCommitter):
         if steps := evolution.steps(target.types):
             target.evolve(spark, state, steps)
         types = target.types
-        if policy == "ignore":
-            changes = with_columns(changes, types)
+        stay = {kind for kind in ("add.column", "alter.column.type") if policy.of(kind) == "ignore"}
+        if stay:
+            changes = with_columns(changes, types, adds="add.column" not in stay, widens="alter.column.type" not in stay)
         state = replace(state, origins=origins_of(changes, state.origins, types))
         for name, kind in changes.columns.items():
             if name.lower() not in types:
@@ -373,9 +370,10 @@ class ChangeTableCommitter(RecordingCommitter):
         target.note(spark, state.declaring(changes.declared, changes.columns))
         return changes
 
-    def _policy(self) -> str:
+    def _policy(self) -> SchemaPolicy:
         """What onSchemaChange says; the first schema of a table makes it."""
-        return str(self.values["onSchemaChange"]) if self.target.state is not None and self.target.state.columns else "lenient"
+        is_first = self.target.state is None or not self.target.state.columns
+        return SchemaPolicy() if is_first else self.values["onSchemaChange"]
 
     def _claim(self, batch: Batch) -> None:
         """Makes the claim of a query's first batch, as of the batch before it: what follows alters the table and its notes."""

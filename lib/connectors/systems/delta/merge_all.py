@@ -39,7 +39,7 @@ def merge_all(
     schema: str,
     *,
     routes: Mapping[str, str] | None = None,
-    on_schema_change: str = "lenient",
+    on_schema_change: str | Mapping[str, str] = "lenient",
     deletes: str = "hard",
     optimize_every: int = 0,
     **options: Any,
@@ -54,10 +54,11 @@ def merge_all(
     the first pattern counts, and others keep their names. ``on_schema_change`` is ``lenient`` (new columns and wider types
     come, and a column that was dropped stays), ``evolve`` (columns are also renamed and dropped; ``database`` has the options
     of ``connectors.jdbc``, or the properties of the connector, that reach it), ``try_evolve`` (so, where the database tells
-    which column is which), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops); the table ``_changes``
-    tells what came. With ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted.
-    ``history=True`` keeps all versions of the rows in tables beside (``<table>_history``), and when each of them held.
-    Tables are compacted every ``optimize_every`` batches; by default not at all.
+    which column is which), ``ignore`` (the tables stay as they are) or ``exception`` (the query stops); or one of these words
+    for each kind: ``{"*": "lenient", "drop.column": "exception"}``. The table ``_changes`` tells what came. With
+    ``deletes="soft"`` rows stay, and ``deleted_at`` says when they were deleted. ``history=True`` keeps all versions of the
+    rows in tables beside (``<table>_history``), and when each of them held. Tables are compacted every ``optimize_every``
+    batches; by default not at all.
 
     Exactly-once for each table, as :func:`~connectors.connect.merge`, whose other options hold here for all tables;
     ``keyColumns`` and ``fill`` are given by table.
@@ -67,7 +68,7 @@ def merge_all(
     own = {
         **place_of(schema),
         "routes": dict(routes or {}),
-        "onSchemaChange": on_schema_change,
+        "onSchemaChange": on_schema_change if isinstance(on_schema_change, str) else dict(on_schema_change),
         "deletes": deletes,
         "optimizeEvery": optimize_every,
     }
@@ -258,7 +259,7 @@ class _Table(ChangeTableCommitter):
         from pyspark.sql import functions as F
 
         policy = self.values["onSchemaChange"]
-        rows = [(None, batch.number, self.name, *alteration, policy) for alteration in alterations]
+        rows = [(None, batch.number, self.name, *alteration, policy.of(alteration.kind)) for alteration in alterations]
         record = spark.createDataFrame(rows, _ALTERATIONS).withColumn("at", F.current_timestamp())
         self._changes.commit_frame(record, replace(batch, sink_id=self._changes.sink.sink_id()))
 
