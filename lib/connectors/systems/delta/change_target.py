@@ -25,6 +25,8 @@ _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _EVOLUTION: Final = "connectors.evolution"
 """The property of a table some of whose columns wait for their new names, or for their end."""
+PENDING: Final = (_FILL, _EVOLUTION)
+"""The properties of a table whose columns are not yet those of its state."""
 COMPLETE: Final = "complete"
 """The state of a history that has all rows of the table."""
 END: Final = "is_deleted"
@@ -118,7 +120,7 @@ class ChangeTarget:
         fill = {} if origin.default is None else {_FILL: _hexadecimal(name)}
         self._set_properties(spark, {STATE_PROPERTY: state.text(), **fill})
         self.state = state
-        spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(name)} {origin.kind})")
+        self._alter_table(spark, f"ADD COLUMNS ({quoted(name)} {origin.kind})")
         if fill:
             self.fill(spark, name)
 
@@ -127,13 +129,13 @@ class ChangeTarget:
         if name in spark.sql(f"SELECT * FROM {self.sql} LIMIT 0").columns:
             origin = self.known_state.origins[name.lower()]
             value = origin.sql()
-            spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}")
+            beside_others(lambda: spark.sql(f"UPDATE {self.sql} SET {quoted(name)} = {value}"))
             history = history_of(self.place)
             if self.state is not None and self.state.history and (known := known_columns(spark, history)) is not None:
                 if name.lower() not in map(str.lower, known.names):
                     spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {origin.kind})")
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
-        spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
+        self._alter_table(spark, f"UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
     def evolve(self, spark: SparkSession, state: LogState, steps: Sequence[Sequence[str]]) -> None:
         """Drops and renames columns. The table remembers ``state`` and the ``steps`` that are left, until all are done."""
@@ -147,10 +149,10 @@ class ChangeTarget:
         for number, (name, *new) in enumerate(steps, 1):
             if name.lower() in map(str.lower, spark.table(self.sql).columns):
                 action = f"RENAME COLUMN {quoted(name)} TO {quoted(new[0])}" if new else f"DROP COLUMN {quoted(name)}"
-                spark.sql(f"ALTER TABLE {self.sql} {action}")
+                self._alter_table(spark, action)
             if left := steps[number:]:  # another column may have the name by then
                 self._set_properties(spark, {_EVOLUTION: _hexadecimal(left)})
-        spark.sql(f"ALTER TABLE {self.sql} UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
+        self._alter_table(spark, f"UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
         self._read_types(spark)
 
     def delete(self, spark: SparkSession, condition: str) -> int:
@@ -219,7 +221,7 @@ class ChangeTarget:
                 raise Misconfigured(NAME, [Problem("deletedColumn", text)])
             self.note(spark, replace(state, deleted=self.deleted))
         if self.deleted is not None and self.deleted.lower() not in columns:
-            spark.sql(f"ALTER TABLE {self.sql} ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
+            self._alter_table(spark, f"ADD COLUMNS ({quoted(self.deleted)} TIMESTAMP)")
 
     def _remembers_deletions(self, spark: SparkSession) -> bool:
         if self._has_deletions is None:
@@ -228,7 +230,10 @@ class ChangeTarget:
 
     def _set_properties(self, spark: SparkSession, properties: Mapping[str, str]) -> None:
         texts = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-        spark.sql(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({texts})")
+        self._alter_table(spark, f"SET TBLPROPERTIES ({texts})")
+
+    def _alter_table(self, spark: SparkSession, action: str) -> None:
+        beside_others(lambda: spark.sql(f"ALTER TABLE {self.sql} {action}"))
 
 
 def _hexadecimal(work: Any) -> str:

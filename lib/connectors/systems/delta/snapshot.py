@@ -38,7 +38,7 @@ from ..jdbc.incremental.tables import catalog_table
 from ..jdbc.ranges import KeyRange, plan_ranges
 from ..jdbc.selection import Selection, read_selection, render_clause
 from ..jdbc.source import JdbcSource
-from .change_target import ChangeTarget
+from .change_target import PENDING, ChangeTarget
 from .column_types import fitted
 from .database_table import DatabaseTable, is_postgresql
 from .log_state import LogState, source_name
@@ -103,6 +103,8 @@ def snapshot(
     names = [name for name in database if name.startswith(_ALTERING) and database[name]]
     if names:
         raise _wrong("database", f"has {names[0]}, so the log has other values than the tables. {_WAY_OUT}")
+    if parallel < 1:
+        raise _wrong("parallel", f"must be at least 1; got {parallel}.")
     settings = _Settings(
         _parsed("range_size", range_size, Size(None)), parallel, _parsed("wait", wait, Duration(None)), position_column
     )
@@ -258,7 +260,7 @@ class _TableSnapshot:
     def _begin(self) -> _Plan:
         """Plans the snapshot. The order counts: what the table has by now, the database must show to each range."""
         place = self.spark.sql(f"SELECT max({self._place()}) FROM {self.target.sql} AS old").collect()[0][0]
-        truncated = self.table.state(self.spark).truncated  # type: ignore[union-attr]
+        truncated = self._known_state().truncated
         plan = _Plan(
             machine.token(),
             place[:-ORDINAL_LENGTH] + _LAST_ORDINAL if place not in (None, _FIRST) else _FIRST,
@@ -296,8 +298,15 @@ class _TableSnapshot:
 
     def _columns(self) -> dict[str, Any]:
         """The columns of the database's rows that the table has, as they are there. Raises :class:`Misconfigured`."""
+        state, properties = self._known_state(), self._properties()  # before the columns, which the merge may alter
         source = self.source.rows()
         kinds = {field.name.lower(): field for field in source.schema}
+        if lost := [name for name in (*state.keys, *state.columns) if name.lower() not in kinds]:
+            text = f"has no column {lost[0]} in {self.source.name} any more, and the log still has. Let the query go on until"
+            raise _wrong("database", f"{text} it has followed, and call again.")
+        if any(name in properties for name in PENDING):
+            text = f"has {self.table.name}, whose columns are being altered. Let the query go on, and call again."
+            raise _wrong("target", text)
         columns: dict[str, Any] = {}
         for field in self.table.rows(self.spark).schema:
             if field.name in (self.settings.position_column, self.state.deleted) or field.name.lower() not in kinds:
@@ -308,10 +317,13 @@ class _TableSnapshot:
                 text = f"has {self.table.name} with the column {field.name}, and only the log knows the form of its values"
                 raise _wrong("target", f"{text} ({self.source.kind(own.name) or 'text'}). {_WAY_OUT}")
             columns[field.name] = fitted(value[0], value[1], field.dataType, field.name).alias(field.name)
-        if lost := [name for name in (*self.state.keys, *self.state.columns) if name.lower() not in kinds]:
-            text = f"has no column {lost[0]} in {self.source.name} any more, and the log still has. Let the query go on until"
-            raise _wrong("database", f"{text} it has followed, and call again.")
         return columns
+
+    def _known_state(self) -> LogState:
+        """The state of the table now: the merge may alter it."""
+        state = self.table.state(self.spark)
+        assert state is not None
+        return state
 
     def _write(self, plan: _Plan, step: _Step, mark: Any) -> bool:
         """Writes a step's rows. True if ``mark`` is in its transaction."""
@@ -352,9 +364,8 @@ class _TableSnapshot:
 
             view = f"connectors_{digest(plan.name, 'deleted')}"
             self._merges.merge(deleted, view, self.table.place, None, statement)
-        state: Any = self.table.state(self.spark)
         # a truncation has removed what was there before it, and the log tells what came behind it
-        condition = self._is_older(plan) if state.truncated == plan.truncated else own
+        condition = self._is_older(plan) if self._known_state().truncated == plan.truncated else own
         removed = self.target.delete(self.spark, condition)
         self.spark.sql(f"ALTER TABLE {self.target.sql} UNSET TBLPROPERTIES IF EXISTS ('{_PLAN}')")
         return removed
