@@ -16,6 +16,9 @@ from connectors.core import Fatal, Misconfigured
 from connectors.systems.delta.database_table import DatabaseTable
 from connectors.systems.delta.snapshot import _TableSnapshot
 from connectors.systems.delta.transaction import Merges
+from connectors.testing.servers import MariaDbServer
+from tests.servers import optional
+from tests.systems.change_logs import Database
 from tests.systems.merge.test_compare import Shop
 from tests.systems.merge.test_merge_all import Tables, databases
 
@@ -362,3 +365,25 @@ def test_what_cannot_be_read_so_is_refused_and_nothing_is_written(log: Log, tmp_
     log.shop.run("ALTER TABLE shop.orders ALTER amount TYPE interval USING NULL")
     refused(r"target +has orders with the column amount, and only the log knows .* \(interval\)")
     assert log.tables.rows("orders") == before
+
+
+@pytest.mark.soak
+def test_a_table_of_mariadb_is_read_behind_its_binary_log(spark: Any, tmp_path: Path) -> None:
+    import pymysql
+
+    server = optional(MariaDbServer)
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="app", password="app", autocommit=True) as admin:
+        cursor = admin.cursor()
+        cursor.execute("DROP DATABASE IF EXISTS ranges")
+        cursor.execute("CREATE DATABASE ranges")
+        cursor.execute("CREATE TABLE ranges.orders (id varchar(40) PRIMARY KEY, name text, amount bigint)")
+        cursor.executemany("INSERT INTO ranges.orders VALUES (%s, 'name', 1)", [(f"a\\'{number}",) for number in range(50)])
+        tables, orders = Tables(spark, tmp_path / "shop"), Database(topic="prefix.ranges.orders")
+        orders.fields["id"] = {"type": "string", "optional": False}
+        tables.merge(*(orders.upsert(id=f"a\\'{number}", name="other", amount=1) for number in range(20, 60)))
+        options = {"url": f"jdbc:mariadb://127.0.0.1:{server.port}/ranges", "user": "app", "password": "app"}
+        (row,) = connect.snapshot(options, f"{tables.path}/", parallel=1).collect()
+        assert tuple(row) == ("orders", "ranges.orders", 3, 10)
+        assert tables.rows("orders") == sorted(
+            ({"id": f"a\\'{number}", "name": "name", "amount": 1} for number in range(50)), key=lambda row: str(row["id"])
+        )
