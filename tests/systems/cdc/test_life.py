@@ -6,14 +6,18 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from connectors import connect
+from connectors.systems.delta.transaction import beside_others
 from connectors.testing.driver import SparkQuery, start_driver
 from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.servers import PostgresServer
@@ -45,6 +49,38 @@ def test_the_delta_table_follows_the_table_of_the_database(spark: Any, shop: Sho
     columns = "id, name, amount, price, at, extra"
     assert table_rows(spark, shop.folder / "orders", columns) == shop.rows(columns)
     assert _gone(shop.name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local", "connect"])
+def test_a_table_that_is_read_anew_beside_its_changes_has_the_rows_of_the_database(
+    environments: Any, shop: Shop, environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write at once, so the one or the other is done again."""
+    spark = environments.use(environment).spark
+    monkeypatch.setattr("connectors.systems.jdbc.ranges._partition_count", lambda *_: 6)
+    query, table = shop.query(), f"delta.`{shop.folder / 'orders'}`"
+    query.run(spark)
+    over = threading.Event()
+
+    def alter(statement: str) -> None:
+        beside_others(lambda: spark.sql(statement))
+
+    def follow() -> None:
+        while not over.is_set():
+            shop.change(20)
+            query.run(spark)
+
+    with ThreadPoolExecutor(1) as threads:
+        following = threads.submit(follow)
+        for number in range(2):
+            alter(f"DELETE FROM {table} WHERE id % 5 = {number}")
+            alter(f"UPDATE {table} SET amount = -1 WHERE id % 7 = {number}")
+            connect.snapshot(shop.config(), str(shop.folder / "orders"), parallel=2)
+        over.set()
+        following.result()
+    query.run(spark)
+    assert table_rows(spark, shop.folder / "orders") == shop.rows()
 
 
 @pytest.mark.soak
