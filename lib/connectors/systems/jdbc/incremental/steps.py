@@ -104,16 +104,15 @@ class _ById:
     def _cut(self, share: int) -> tuple[int, list[Interval]]:
         """The id at which ``share`` rows end, late rows first, and the holes that must wait for the next batch."""
         old = self._holes()
-        column = self.table.keys.id(self.probe.dialect)
         if old:
-            beyond = self.probe.nth(self.table, self._rows(old), column, share)
+            beyond = self.probe.nth_id(self.table, self._rows(old), share)
             if beyond is not None:
                 return self.known or 0, intersection(old, [(int(beyond), _END)])
             share -= self.probe.count(self.table, self._rows(old), share)
         if share <= 0 and self.known is not None:
             return self.known, []
         new = self._new(self.last)
-        end = self.probe.nth(self.table, self._rows(new), column, share - 1) if new else None
+        end = self.probe.nth_id(self.table, self._rows(new), share - 1) if new else None
         return (int(end) if end is not None else self.last), []
 
     def _holes(self) -> list[Interval]:
@@ -184,7 +183,7 @@ class _ByTime:
         if share <= 0:
             return self._known_key()
         rows = self._new(self._upto(self.key))
-        beyond = self.probe.nth(self.table, rows, self.table.keys.time(self.probe.dialect), share)
+        beyond = self.probe.nth_time(self.table, rows, share)
         if beyond is None:
             return self.key
         at = self.probe.largest_below(self.table, rows, beyond)
