@@ -331,6 +331,8 @@ def test_texts_with_an_offset_are_of_the_given_zone_or_of_utc(tmp_path: Path) ->
         with pytest.raises(Fatal, match=r"'2024-01-01T12:00:00-05:00' in changed .* of the zone UTC.*\n.*set timeZone"):
             ids(SourceQuery(table), [])
         assert ids(SourceQuery(table, timeZone="America/New_York"), []) == [1, 2]
+        put(table, 3, "9999-12-31T23:59:59-05:00")
+        assert ids(SourceQuery(table, timeZone="America/New_York"), []) == [1, 2]
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])

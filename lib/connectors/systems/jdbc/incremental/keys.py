@@ -102,7 +102,7 @@ def has_other_offset(plain: Any, moment: datetime.datetime, zone: ZoneInfo) -> b
     """Whether ``plain``, which means ``moment``, is a text with the offset of a zone that is neither ``zone`` nor UTC."""
     if isinstance(plain, (int, float)) or str(plain).strip().endswith(_IN_UTC) or moment.tzinfo is zone:
         return False
-    return moment.utcoffset() != moment.astimezone(zone).utcoffset()
+    return moment.utcoffset() not in {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
 
 
 def tick_like(sample: Any) -> float:
