@@ -219,6 +219,26 @@ def test_after_an_outage_ids_that_are_read_as_text_go_on_in_their_order(postgres
     assert rows == [str(number) for number in range(1, 13)]
 
 
+@pytest.mark.parametrize(
+    ("database", "kind"),
+    [
+        (Postgres, "numeric"), (Postgres, "bigint"), (Sqlite, ""), (Sqlite, "INTEGER"), (DuckDb, "HUGEINT"),
+        (MariaDb, "BIGINT UNSIGNED"),
+    ],
+)  # fmt: skip
+def test_after_an_outage_ids_go_on_whatever_their_type(tmp_path: Path, database: type[Database], kind: str) -> None:
+    with contextlib.closing(database(tmp_path)) as system:
+        values = ", ".join(f"({number}.00, {number})" for number in range(2**53, 2**53 + 9))
+        system.run(f"CREATE TABLE a (id {kind}, n BIGINT)", f"INSERT INTO a VALUES {values}")
+        own = {"dbtable": "a", "incremental": "incrementing", "incrementingColumn": "id", "fetchsize": "2"}
+        source, at = JdbcSource.of({**system.address(), **own}, streaming=True), {"a": {"by": ["id"], "id": 2**53 + 9}}
+        (split,) = source.enumerator().splits({"tables": {}}, {"tables": at}, 1)
+        with contextlib.closing(source.reader(pa.schema([("n", pa.int64())]))) as reader:
+            rows = [row["n"] for batch in islice(reader.read(split), 2) for row in batch.to_pylist()]
+            rows += [row["n"] for batch in reader.resume(split, len(rows)) for row in batch.to_pylist()]
+        assert rows == [*range(2**53, 2**53 + 9)]
+
+
 def test_tables_of_mariadb_may_differ_in_case_and_have_versions(tmp_path: Path) -> None:
     with contextlib.closing(MariaDb(tmp_path)) as database:
         database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "CREATE TABLE `A` (number INTEGER PRIMARY KEY)")

@@ -169,6 +169,21 @@ def test_ids_below_those_that_were_read_are_rolled_back_or_read_when_they_come(t
         assert "holes" not in _state(log)
 
 
+def test_the_least_id_of_a_type_is_read_beside_an_open_transaction(tmp_path: Path) -> None:
+    with contextlib.closing(PostgresById(tmp_path / "system")) as table:
+        name = table.target.table
+        table.target.run(f"ALTER TABLE {name} ALTER id TYPE integer")
+        put(table, -(2**31), None)
+        with contextlib.closing(table.target.connect()) as late:
+            late.execute("BEGIN")
+            late.execute(f"INSERT INTO {name} VALUES (2, 'x', NULL)")
+            put(table, 3, None)
+            reading, log = SourceQuery(table), list[Offset]()
+            assert ids(reading, log) == [-(2**31), 3]
+            late.execute("COMMIT")
+        assert ids(reading, log) == [2]
+
+
 def test_a_gap_that_nobody_can_fill_is_no_hole(tmp_path: Path) -> None:
     with contextlib.closing(PostgresById(tmp_path / "system")) as table:
         put(table, 1, None)

@@ -128,6 +128,8 @@ def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
 
 
 _EPOCH: Final = 1 << 32
+_SMALL: Final = ("tinyint", "smallint", "integer", "int2", "int4")
+"""Types of PostgreSQL and DuckDB that compare with ``bigint`` by their indexes."""
 NOW_X: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 
@@ -149,6 +151,10 @@ class Keys:
     def number(self, value: int) -> Value:
         """An id to compare with ids."""
         return Value(value, self.id_type)
+
+    def number_before(self, value: int) -> Value:
+        """The number before an id, which may be below all numbers of the ids' type."""
+        return Value(value - 1, "bigint" if self.id_type.lower() in _SMALL else self.id_type)
 
     def columns(self) -> tuple[str, ...]:
         return (*self.timestamps, *([self.incrementing] if self.incrementing else []))
@@ -207,7 +213,7 @@ def _within(keys: Keys, column: str, interval: Interval) -> Clause:
     if first is None:
         return clause(f"{column} <= ", keys.number(last))
     # half open: a column that may have fractions leaves none between two intervals
-    return clause(f"{column} > ", keys.number(first - 1), f" AND {column} <= ", keys.number(last))
+    return clause(f"{column} > ", keys.number_before(first), f" AND {column} <= ", keys.number(last))
 
 
 @dataclass(frozen=True)

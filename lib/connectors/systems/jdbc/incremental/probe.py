@@ -115,7 +115,7 @@ class Probe:
         following = f"lead({number}) OVER (ORDER BY {number}) AS next"
         follow = (f"SELECT {number} AS here, {following} FROM {table.source} WHERE ", *inside)
         order = f"ORDER BY here LIMIT {_GAPS + most}"  # by an expression, every gap would be sorted first
-        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 {order}")
+        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - 1 > here {order}")
         middle: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
         ends = (f"SELECT min({number}), max({number}) FROM {table.source} WHERE ", *inside)
         ((lowest, highest),) = rows_of(self.connection, ends)

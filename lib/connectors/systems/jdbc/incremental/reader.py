@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from ..rows import ColumnReader, Rows, columns_schema, columns_text, rows_for
 from ..selection import Clause, Selection, Value, clause, join_clauses, read_selection, select
 from .keys import Keys, between
 from .options import is_stream_of_tables
-from .positions import BOTH, BULK, INCREMENTING, Interval, TableSplit, state_of
+from .positions import BOTH, BULK, INCREMENTING, TableSplit, state_of
 from .tables import catalog_table
 
 _log = logging.getLogger("connectors.jdbc")
@@ -116,15 +117,13 @@ class TableReader(SeekingReader[TableSplit]):
         return [text if text in plain else f"{text} AS connectors_{number}" for number, text in enumerate(expressions)]
 
     def _where(self, split: TableSplit, keys: Keys, past: str | None) -> Clause:
-        ids: Sequence[Interval] = split.ids
-        if past is not None and keys.mode == INCREMENTING:
-            done = int(past)
-            ids = [(max(done, (first or done + 1) - 1) + 1, last) for first, last in ids if last > done]
-        rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), ids)
-        if past is None or keys.mode == INCREMENTING:
+        rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), split.ids)
+        if past is None:
             return rows
-        key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
-        return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
+        is_id = keys.mode == INCREMENTING
+        value = _literal(past) if not self.dialect.text_type else Decimal(past) if is_id else past
+        key = Value(value, keys.id_type if is_id else keys.time_type)
+        return join_clauses([rows, clause(f"{_first(keys, self.dialect)} > ", key)], " AND ")
 
     def _columns(self, selection: Selection) -> ColumnReader:
         schema = columns_schema(selection, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
