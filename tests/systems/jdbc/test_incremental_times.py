@@ -184,6 +184,23 @@ def test_the_least_id_of_a_type_is_read_beside_an_open_transaction(tmp_path: Pat
         assert ids(reading, log) == [2]
 
 
+@pytest.mark.parametrize("kind", ["integer", "bigint"])
+def test_an_id_below_all_others_is_read_when_it_comes(tmp_path: Path, kind: str) -> None:
+    with contextlib.closing(PostgresById(tmp_path / "system")) as table:
+        name = table.target.table
+        table.target.run(f"ALTER TABLE {name} ALTER id TYPE {kind}")
+        with contextlib.closing(table.target.connect()) as late:
+            late.execute("BEGIN")
+            late.execute(f"INSERT INTO {name} VALUES (-5, 'x', NULL)")
+            put(table, -4, None)
+            reading, log = SourceQuery(table), list[Offset]()
+            assert ids(reading, log) == [-4]
+            late.execute("COMMIT")
+        put(table, 7, None)
+        assert ids(reading, log) == [-5, 7]
+        assert "holes" not in _state(log)
+
+
 def test_a_gap_that_nobody_can_fill_is_no_hole(tmp_path: Path) -> None:
     with contextlib.closing(PostgresById(tmp_path / "system")) as table:
         put(table, 1, None)

@@ -149,12 +149,8 @@ class Keys:
     by_transaction: bool = False
 
     def number(self, value: int) -> Value:
-        """An id to compare with ids."""
-        return Value(value, self.id_type)
-
-    def number_before(self, value: int) -> Value:
-        """The number before an id, which may be below all numbers of the ids' type."""
-        return Value(value - 1, "bigint" if self.id_type.lower() in _SMALL else self.id_type)
+        """A number to compare with ids. It may be below all numbers of a small type."""
+        return Value(value, "bigint" if self.id_type.lower() in _SMALL else self.id_type)
 
     def columns(self) -> tuple[str, ...]:
         return (*self.timestamps, *([self.incrementing] if self.incrementing else []))
@@ -213,7 +209,7 @@ def _within(keys: Keys, column: str, interval: Interval) -> Clause:
     if first is None:
         return clause(f"{column} <= ", keys.number(last))
     # half open: a column that may have fractions leaves none between two intervals
-    return clause(f"{column} > ", keys.number_before(first), f" AND {column} <= ", keys.number(last))
+    return clause(f"{column} > ", keys.number(first - 1), f" AND {column} <= ", keys.number(last))
 
 
 @dataclass(frozen=True)

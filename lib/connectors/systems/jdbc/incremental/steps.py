@@ -15,6 +15,8 @@ from .tables import StreamTable
 from .writers import HOLE_LIMIT, Holes
 
 _END = (1 << 63) - 1
+_LEAST = -(1 << 62)
+"""A number below all ids; another ``1`` less is still one of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +126,13 @@ class _ById:
         return [(self.known + 1, last)] if last > self.known else []
 
     def _known_new(self, last: int) -> tuple[list[Interval], int | None]:
-        """The new ids, with a start; in the first batch that is 1, or the smallest existing id if that is less."""
+        """The new ids, with a start; in the first batch that is 1, or below all ids if there are some below 1."""
         new = self._new(last)
         if self.known is not None or not new:
             return new, None
         column = self.table.keys.id(self.probe.dialect)
         smallest = int(self.probe.smallest_value(self.table, self._rows(new), column) or last)
-        return [(min(smallest, 1) if last >= 1 else smallest, last)], smallest
+        return [(1 if smallest >= 1 else _LEAST, last)], smallest
 
     def _rows(self, ids: list[Interval]) -> Clause:
         return between(self.table.keys, self.probe.dialect, {}, {"id": 0}, ids)
