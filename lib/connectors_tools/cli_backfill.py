@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -75,15 +75,16 @@ def backfill(
 
     values = pairs("--param", parameters)
     slices = list(slices_of(by, begin, end))
-    if all(slices[0].fill(text) == text for text in values.values()):
-        text = "must have {slice}, {from}, {to}, {from_ms} or {to_ms}: else each slice reads all"
+    if not _is_cut(values.values()):
+        text = "must have {slice}, or both ends, {from} or {from_ms} and {to} or {to_ms}: else several slices read the same"
         raise click.UsageError(f"--param {text}. Give the source such as --param 'source=/orders/day={{slice}}'")
     if slices[-1].end > datetime.now(timezone.utc):
         text = f"the slice {slices[-1].name} has not ended, and its later rows would be read by none"
         raise click.UsageError(f"--to must not be later than now: {text}; got {end}")
     job = load(Path.cwd(), target, pairs("--var", variables)).job(pipeline)
     known = {**job.parameters, **values}
-    if problems := list(_problems(job, known, slices[0])):
+    marked = [name for name, text in values.items() if slices[0].fill(text) != text]
+    if problems := [*_problems(job, known, slices[0]), *_unknown(job, marked)]:
         raise Misconfigured(f"job {pipeline}", problems)
     options = [*(("--target", target) if target else ()), *(part for variable in variables for part in ("--var", variable))]
     call = [sys.executable, "-m", "connectors", "run", pipeline, "--quiet", *options]
@@ -140,6 +141,20 @@ def _end(by: str, begin: datetime) -> datetime:
     return begin + (timedelta(hours=1) if by == "hour" else timedelta(days=1))
 
 
+def _is_cut(texts: Collection[str]) -> bool:
+    """Whether ``texts`` have the marks by which slices are apart."""
+    name, *ends = ({f"{{{mark}}}", f"{{{mark}_ms}}"} for mark in ("slice", "from", "to"))
+    present = {mark for mark in name.union(*ends) for text in texts if mark in text}
+    return bool(name & present) or all(end & present for end in ends)
+
+
+def _unknown(job: Job, marked: Collection[str]) -> Iterator[Problem]:
+    """The parameters with marks that ``job`` has not: its slices would read the same."""
+    for name in marked:
+        if name not in job.parameters:
+            yield Problem(name, f"has a mark, and is no parameter of the job; it has {', '.join(job.parameters)}.")
+
+
 def _problems(job: Job, parameters: Mapping[str, str], piece: Slice) -> Iterator[Problem]:
     """Why ``job`` with ``parameters`` has no slices, such as ``piece``."""
     for task in ("pipeline", "quality"):
@@ -153,8 +168,11 @@ def _problems(job: Job, parameters: Mapping[str, str], piece: Slice) -> Iterator
             yield Problem(name, f"must be one for all slices, without marks such as {{slice}}; got {text}")
     if "@" in parameters.get("name", ""):
         yield Problem("name", f'must have no "@", which comes before the name of a slice; got {parameters["name"]}')
-    if "://" in parameters.get("workdir", ""):
+    folder = parameters.get("workdir", "")
+    if "://" in folder:
         yield Problem("workdir", "must be a folder or a volume, no URL: the state of slices is there.")
+    elif folder and not Path(folder).expanduser().is_absolute():
+        yield Problem("workdir", f"must be an absolute path: for the notebook it begins elsewhere; got {folder}")
 
 
 def _refuse_overlap(folder: Path, by: str, slices: Sequence[Slice]) -> None:

@@ -162,6 +162,8 @@ def test_slices_of_a_job_that_goes_on_end(runs: Runs, tmp_path: Path, monkeypatc
         ("name=orders@x", 'name +must have no "@", which comes before the name of a slice; got orders@x'),
         ("target=/t/{slice}", "target +must be one for all slices, without marks such as {slice}; got /t/{slice}"),
         ("workdir=s3://bucket/state", "workdir +must be a folder or a volume, no URL: the state of slices is there"),
+        ("workdir=state", "workdir +must be an absolute path: for the notebook it begins elsewhere; got state"),
+        ("path=/in/{slice}", "path +has a mark, and is no parameter of the job; it has name, workdir, .*source"),
     ],
 )
 def test_what_slices_share_is_refused_before_anything_runs(
@@ -177,7 +179,8 @@ def test_what_slices_share_is_refused_before_anything_runs(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--param", "source=/in"), "--param must have {slice}, {from}, {to}, {from_ms} or {to_ms}: else each slice reads all"),
+        (("--param", "source=/in"), "--param must have {slice}, or both ends, {from} or {from_ms} and {to} or {to_ms}: else"),
+        (("--param", "source={from_ms}"), "or both ends, {from} or {from_ms} and {to} or {to_ms}: else several"),
         (("--param", "source=/in/{slice}", "--from", "1.3."), "--from must be the begin of a slice by day, such as 2026-03-01"),
         (("--param", "source=/in/{slice}", "--to", "2026-02-27"), "--to must be later than --from 2026-02-27; got 2026-02-27"),
         (("--param", "source=/in/{slice}", "--by", "month"), "--from must be the begin of a slice by month, such as 2026-03;"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall
+from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall, tick_of
 from connectors.systems.jdbc.incremental.positions import (
     changed,
     difference,
@@ -53,6 +53,18 @@ def test_a_day_is_read_when_it_is_over() -> None:
     noon = datetime.datetime(2026, 5, 5, 12, tzinfo=UTC)
     assert limit(noon, 0, "day", ZoneInfo("UTC")) == "2026-05-04"
     assert limit(noon, 86400, "day", ZoneInfo("UTC")) == "2026-05-03"
+
+
+@pytest.mark.parametrize(
+    ("sql", "system", "tick"),
+    [
+        ("datetime", "mariadb", 1), ("timestamp(3)", "mariadb", 0.001), ("datetime(6)", "mariadb", 1e-6),
+        ("TIMESTAMP_S", "duckdb", 1), ("TIMESTAMP_MS", "duckdb", 0.001), ("TIMESTAMP", "duckdb", 1e-6),
+        ("timestamp(0) without time zone", "postgresql", 1), ("timestamp with time zone", "postgresql", 1e-6),
+    ],
+)  # fmt: skip
+def test_a_type_tells_how_long_its_times_last(sql: str, system: str, tick: float) -> None:
+    assert tick_of(sql, system) == pytest.approx(tick)
 
 
 @pytest.mark.parametrize(

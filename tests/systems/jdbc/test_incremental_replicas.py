@@ -156,6 +156,22 @@ def test_a_table_that_a_subscription_fills_is_refused_and_its_neighbour_is_read(
             copy.execute("DROP SUBSCRIPTION s")
 
 
+def test_a_foreign_table_is_refused_since_its_writers_are_elsewhere() -> None:
+    with PostgresServer() as server, connect(server) as client:
+        client.execute("CREATE EXTENSION postgres_fdw")
+        client.execute("CREATE TABLE far (id bigint PRIMARY KEY)")
+        client.execute(f"CREATE SERVER s FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '{server.port}')")
+        client.execute(f"CREATE USER MAPPING FOR CURRENT_USER SERVER s OPTIONS (user '{server.user}')")
+        client.execute("CREATE FOREIGN TABLE t (id bigint) SERVER s OPTIONS (table_name 'far')")
+        client.execute("CREATE VIEW seen AS SELECT id FROM t")
+        client.execute("INSERT INTO far VALUES (7)")
+        for name in ("t", "seen"):
+            options = {**BY_ID, "dbtable": name, "incrementingColumn": "id"}
+            with pytest.raises(Misconfigured, match=r"a table that another server fills.*singleWriter=true"):
+                ids(Table(server.jdbc, server.user, **options))
+            assert ids(Table(server.jdbc, server.user, **options, singleWriter="true")) == [7]
+
+
 def test_a_replica_of_mariadb_is_refused_by_ids() -> None:
     try:
         primary, replica = MariaDbServer().start(), MariaDbServer(**{"server-id": "2"}).start()

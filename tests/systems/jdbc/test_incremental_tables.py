@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -173,6 +174,80 @@ def test_a_table_that_is_made_anew_is_read_from_its_beginning(postgres: Postgres
     assert read(reading, log) == {"a": [{"id": 2}]}
 
 
+def test_a_table_that_loses_its_key_ends_the_query_and_goes_on_with_it(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "CREATE TABLE b (id INTEGER PRIMARY KEY)")
+    sqlite.run("INSERT INTO a VALUES (1), (2)", "INSERT INTO b VALUES (1)")
+    log = list[Offset]()
+    read(SourceQuery(sqlite, incrementingColumn="id"), log)
+    sqlite.run("ALTER TABLE a RENAME COLUMN id TO number", "INSERT INTO a VALUES (3)", "INSERT INTO b VALUES (2)")
+    with pytest.raises(Misconfigured, match=r'incrementingColumn +names "id", but the columns of a are number'):
+        read(SourceQuery(sqlite, incrementingColumn="id"), log)
+    assert read(SourceQuery(sqlite, incrementingColumn="id", tables="b"), log) == {"b": [{"id": 2}]}
+    sqlite.run("ALTER TABLE a RENAME COLUMN number TO id")
+    assert read(SourceQuery(sqlite, incrementingColumn="id"), log) == {"a": [{"id": 3}]}
+
+
+def test_a_stream_of_one_table_ends_when_the_table_loses_its_key(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER, number INTEGER)")
+    log = list[Offset]()
+    assert one_table(sqlite, dbtable="a").rest(log) == []
+    sqlite.run("ALTER TABLE a RENAME COLUMN id TO other", "INSERT INTO a VALUES (1, 1)")
+    with pytest.raises(Misconfigured, match=r'incrementingColumn +names "id", but the columns of a are other, number'):
+        one_table(sqlite, dbtable="a").rest(log)
+
+
+def test_a_batch_of_a_table_that_was_made_anew_before_it_is_read_has_no_rows(postgres: Postgres) -> None:
+    one = PostgresTable(postgres)
+    postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    reading, log = SourceQuery(one), list[Offset]()
+    assert reading.rest(log) == [{"id": 1}, {"id": 2}]
+    postgres.run("INSERT INTO a VALUES (3)")
+    number = reading.plan(log)
+    assert number is not None
+    postgres.run("DROP TABLE a", "CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (2), (3)")
+    again = SourceQuery(one)
+    assert [again.batch(log, number), again.rest(log)] == [[], [{"id": 2}, {"id": 3}]]
+
+
+def test_after_an_outage_ids_that_are_read_as_text_go_on_in_their_order(postgres: Postgres) -> None:
+    postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a SELECT generate_series(1, 12)")
+    source, schema = SourceQuery(PostgresTable(postgres, fetchsize="2")).source, pa.schema([("id", pa.string())])
+    (split,) = source.enumerator().splits({"tables": {}}, {"tables": {"a": {"by": ["id"], "id": 12}}}, 1)
+    with contextlib.closing(source.reader(schema)) as reader:
+        rows = [row["id"] for batch in islice(reader.read(split), 2) for row in batch.to_pylist()]
+        rows += [row["id"] for batch in reader.resume(split, len(rows)) for row in batch.to_pylist()]
+    assert rows == [str(number) for number in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("database", "kind"),
+    [
+        (Postgres, "numeric"), (Postgres, "bigint"), (Sqlite, ""), (Sqlite, "INTEGER"), (DuckDb, "HUGEINT"),
+        (MariaDb, "BIGINT UNSIGNED"),
+    ],
+)  # fmt: skip
+def test_after_an_outage_ids_go_on_whatever_their_type(tmp_path: Path, database: type[Database], kind: str) -> None:
+    with contextlib.closing(database(tmp_path)) as system:
+        values = ", ".join(f"({number}.00, {number})" for number in range(2**53, 2**53 + 9))
+        system.run(f"CREATE TABLE a (id {kind}, n BIGINT)", f"INSERT INTO a VALUES {values}")
+        own = {"dbtable": "a", "incremental": "incrementing", "incrementingColumn": "id", "fetchsize": "2"}
+        source, at = JdbcSource.of({**system.address(), **own}, streaming=True), {"a": {"by": ["id"], "id": 2**53 + 9}}
+        (split,) = source.enumerator().splits({"tables": {}}, {"tables": at}, 1)
+        with contextlib.closing(source.reader(pa.schema([("n", pa.int64())]))) as reader:
+            rows = [row["n"] for batch in islice(reader.read(split), 2) for row in batch.to_pylist()]
+            rows += [row["n"] for batch in reader.resume(split, len(rows)) for row in batch.to_pylist()]
+        assert rows == [*range(2**53, 2**53 + 9)]
+
+
+def test_tables_of_mariadb_may_differ_in_case_and_have_versions(tmp_path: Path) -> None:
+    with contextlib.closing(MariaDb(tmp_path)) as database:
+        database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "CREATE TABLE `A` (number INTEGER PRIMARY KEY)")
+        database.run("CREATE TABLE b (id INTEGER PRIMARY KEY) WITH SYSTEM VERSIONING")
+        database.run("INSERT INTO a VALUES (1)", "INSERT INTO `A` VALUES (2)", "INSERT INTO b VALUES (3)")
+        expected = {"A": [{"number": 2}], "a": [{"id": 1}], "b": [{"id": 3}]}
+        assert read(SourceQuery(database), list[Offset]()) == expected
+
+
 def test_a_new_column_appears_and_is_reported(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     reading, log = SourceQuery(database), list[Offset]()
@@ -285,6 +360,23 @@ class SqliteTable(SourceContext):
         raise NotImplementedError
 
 
+class PostgresTable(SourceContext):
+    """The table ``a`` of a database, by its ids."""
+
+    source = JdbcSource
+    schema = pa.schema([("id", pa.int64())])
+
+    def __init__(self, database: Postgres, **more: str) -> None:
+        super().__init__(database.folder)
+        self.own = {**database.address(), "dbtable": "a", "incremental": "incrementing", **more}
+
+    def options(self) -> dict[str, str]:
+        return {**self.own, "discoveryInterval": "0s", "retry.initialBackoff": "10ms"}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
 def one_table(sqlite: Sqlite, **more: str) -> SourceQuery:
     return SourceQuery(type("One", (SqliteTable,), {"more": more})(sqlite.folder))
 
@@ -304,6 +396,16 @@ def test_another_spelling_of_the_table_does_not_read_it_again(sqlite: Sqlite) ->
     with pytest.raises(StateError, match=r"has read a, and by dbtable .* main\.a\n.*write the name as before"):
         one_table(sqlite, dbtable="main.a").rest(log)
     assert one_table(sqlite, dbtable="a").rest(log) == []
+
+
+@pytest.mark.parametrize("ids", ["INTEGER", "NUMERIC"])
+def test_ids_with_fractions_below_the_largest_are_read_whatever_the_parallelism(sqlite: Sqlite, ids: str) -> None:
+    sqlite.run(f"CREATE TABLE a (id {ids}, n INTEGER)", "INSERT INTO a VALUES (1, 1), (2, 2), (2.5, 3), (3, 4), (4, 5)")
+    table = type("Ids", (SqliteTable,), {"more": {"dbtable": "a"}, "schema": pa.schema([("n", pa.int64())])})
+    log = list[Offset]()
+    assert [row["n"] for row in SourceQuery(table(sqlite.folder), numPartitions="4").rest(log)] == [1, 2, 3, 4, 5]
+    sqlite.run("INSERT INTO a VALUES (4.5, 6), (6, 7)")
+    assert [row["n"] for row in SourceQuery(table(sqlite.folder)).rest(log)] == [6, 7]
 
 
 @pytest.mark.parametrize("ids", ["REAL", "DECIMAL(10, 2)", "TEXT", ""])

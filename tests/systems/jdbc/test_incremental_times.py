@@ -31,6 +31,10 @@ from .incremental_contexts import (
 )
 
 
+class MariaByTime(StreamContext):
+    database, mode = MariaDbContext, BY_TIME
+
+
 @pytest.fixture(params=[SqliteByTime, PostgresByTime])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StreamContext]:
     with contextlib.closing(request.param(tmp_path / "system")) as context:
@@ -77,8 +81,7 @@ def test_times_that_are_not_yet_come_wait_until_they_have(table: StreamContext) 
 
 def test_a_delay_holds_back_what_is_younger(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
-    now = datetime.datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    put(table, 2, now)
+    put(table, 2, (datetime.datetime.now(UTC) - datetime.timedelta(seconds=1)).strftime("%Y-%m-%d %H:%M:%S"))
     assert ids(SourceQuery(table, timestampDelay="1h"), []) == [1]
     assert ids(SourceQuery(table), []) == [1, 2]
 
@@ -163,6 +166,38 @@ def test_ids_below_those_that_were_read_are_rolled_back_or_read_when_they_come(t
         assert ids(SourceQuery(table), log) == [2]
         put(table, 5, None)
         assert ids(SourceQuery(table), log) == [5]
+        assert "holes" not in _state(log)
+
+
+def test_the_least_id_of_a_type_is_read_beside_an_open_transaction(tmp_path: Path) -> None:
+    with contextlib.closing(PostgresById(tmp_path / "system")) as table:
+        name = table.target.table
+        table.target.run(f"ALTER TABLE {name} ALTER id TYPE integer")
+        put(table, -(2**31), None)
+        with contextlib.closing(table.target.connect()) as late:
+            late.execute("BEGIN")
+            late.execute(f"INSERT INTO {name} VALUES (2, 'x', NULL)")
+            put(table, 3, None)
+            reading, log = SourceQuery(table), list[Offset]()
+            assert ids(reading, log) == [-(2**31), 3]
+            late.execute("COMMIT")
+        assert ids(reading, log) == [2]
+
+
+@pytest.mark.parametrize("kind", ["integer", "bigint"])
+def test_an_id_below_all_others_is_read_when_it_comes(tmp_path: Path, kind: str) -> None:
+    with contextlib.closing(PostgresById(tmp_path / "system")) as table:
+        name = table.target.table
+        table.target.run(f"ALTER TABLE {name} ALTER id TYPE {kind}")
+        with contextlib.closing(table.target.connect()) as late:
+            late.execute("BEGIN")
+            late.execute(f"INSERT INTO {name} VALUES (-5, 'x', NULL)")
+            put(table, -4, None)
+            reading, log = SourceQuery(table), list[Offset]()
+            assert ids(reading, log) == [-4]
+            late.execute("COMMIT")
+        put(table, 7, None)
+        assert ids(reading, log) == [-5, 7]
         assert "holes" not in _state(log)
 
 
@@ -307,6 +342,49 @@ def test_numbers_are_times_where_a_database_has_none(tmp_path: Path, stamps: tup
         for number, stamp in enumerate(stamps):
             table.target.run(f"INSERT INTO {name} VALUES ({number}, 'x', {stamp})")
             assert ids(SourceQuery(table), log) == [number]
+
+
+def test_rows_of_one_second_are_read_together_when_it_is_over(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteByTime(tmp_path / "system")) as table:
+        log, now = list[Offset](), datetime.datetime.now(UTC).replace(microsecond=0)
+        put(table, 1, f"{now:%Y-%m-%d %H:%M:%S}")
+        found = ids(SourceQuery(table), log)
+        put(table, 2, f"{now:%Y-%m-%d %H:%M:%S}")
+        while len(found) < 2 and datetime.datetime.now(UTC) < now + datetime.timedelta(seconds=10):
+            found += ids(SourceQuery(table), log)
+        assert found == [1, 2]
+
+
+def test_texts_with_an_offset_are_of_the_given_zone_or_of_utc(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteByTime(tmp_path / "system")) as table:
+        table.schema = pa.schema([("id", pa.int64())])  # type: ignore[misc]
+        put(table, 1, "2024-01-01T00:00:00Z")
+        put(table, 2, "2024-01-01T12:00:00-05:00")
+        with pytest.raises(Fatal, match=r"'2024-01-01T12:00:00-05:00' in changed .* of the zone UTC.*\n.*set timeZone"):
+            ids(SourceQuery(table), [])
+        assert ids(SourceQuery(table, timeZone="America/New_York"), []) == [1, 2]
+        put(table, 3, "9999-12-31T23:59:59-05:00")
+        assert ids(SourceQuery(table, timeZone="America/New_York"), []) == [1, 2]
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_a_timestamp_of_mariadb_is_compared_with_the_clock_in_utc(tmp_path: Path, zone: str) -> None:
+    with contextlib.closing(MariaByTime(tmp_path / "system")) as table:
+        table.target.run(f"ALTER TABLE {table.target.table} MODIFY changed TIMESTAMP(6) NULL")
+        for minutes in (10, 2):
+            moment = datetime.datetime.now(UTC) - datetime.timedelta(minutes=minutes)
+            put(table, minutes, table.stamp(moment))
+        assert ids(SourceQuery(table, timeZone=zone, timestampDelay="5 minutes"), []) == [10]
+
+
+@pytest.mark.parametrize(("kind", "first"), [("timestamptz", "-infinity"), ("date", "0044-03-15 BC")])
+def test_times_before_the_first_year_are_read_in_batches_too(tmp_path: Path, kind: str, first: str) -> None:
+    with contextlib.closing(PostgresByTime(tmp_path / "system")) as table:
+        table.schema = pa.schema([("id", pa.int64())])  # type: ignore[misc]
+        table.target.run(f"ALTER TABLE {table.target.table} ALTER changed TYPE {kind}")
+        for number, moment in enumerate((first, first, "2024-01-01")):
+            put(table, number, moment)
+        assert ids(SourceQuery(table, maxRowsPerTrigger="1", outageTimeout="1s"), []) == [0, 1, 2]
 
 
 def test_a_stream_of_mariadb_reads_what_is_new(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from connectors.core import Batch, Fatal
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
-from connectors.ground.errors import ConnectorError
+from connectors.ground.errors import ConnectorError, Poison
 from connectors.ground.time_zones import region_problem
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.rows import as_arrow, cast_values, rows_for
@@ -192,6 +192,16 @@ def test_types_that_only_duckdb_has(tmp_path: Path) -> None:
         assert read(context, pa.schema([("s", struct)])).rows() == [{"s": {"a": 1, "b": "x"}}]
 
 
+def test_bits_of_mariadb_are_numbers_with_all_their_bits(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(MariaDbContext, "one BIT(1), some BIT(12), most BIT(64)", tmp_path)) as context:
+        fill(context, [("b'1'", "b'101010101010'", "~0"), ("NULL", "NULL", "NULL")])
+        scan = read(context)
+        assert scan.source.schema == "`one` boolean, `some` bigint, `most` decimal(20,0)"
+        row, empty = scan.rows()
+        assert row == {"one": True, "some": 0b101010101010, "most": Decimal(2**64 - 1)}
+        assert set(empty.values()) == {None}
+
+
 def test_columns_of_sqlite_are_read_as_they_were_declared_or_as_what_they_hold(tmp_path: Path) -> None:
     body = "i INTEGER, d DECIMAL(10, 2), b BOOLEAN, t DATETIME, x"
     with contextlib.closing(table_of(SqliteContext, body, tmp_path)) as context:
@@ -240,6 +250,13 @@ def test_numbers_that_do_not_fit_are_told_with_their_column(tmp_path: Path) -> N
                 read(context).rows()
         context.run(f"UPDATE {context.table} SET n = 1e30")
         assert read(context, pa.schema([("n", pa.string())])).rows() == [{"n": "1" + "0" * 30}]
+
+
+@pytest.mark.parametrize("value", [10.75, Decimal("10.75")])
+def test_a_fraction_in_a_column_of_whole_numbers_is_told_with_the_column(value: Any) -> None:
+    assert as_arrow([10.0, None, 11], pa.int64()).to_pylist() == [10, None, 11]
+    with pytest.raises(Poison, match=r'"cents" is read as int64.*10\.75.* is no whole number'):
+        as_arrow([11, value], pa.int64(), "cents")
 
 
 def test_a_numeric_without_a_precision_is_rounded_as_spark_does_and_exact_in_a_type_of_the_user(tmp_path: Path) -> None:

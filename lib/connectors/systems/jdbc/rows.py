@@ -39,7 +39,7 @@ _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Val
 
 def as_arrow(cells: Sequence[Any], kind: pa.DataType, name: str = "") -> pa.Array:
     """A column of ``cells`` as ``kind``. Raises :class:`Poison`, which names the column, for an unsuitable value."""
-    if not pa.types.is_timestamp(kind) or not any(isinstance(cell, (int, float)) for cell in cells):
+    if not _arrow_changes(cells, kind):
         with contextlib.suppress(*_REFUSED):
             return pa.array(cells, kind)
     try:
@@ -47,6 +47,12 @@ def as_arrow(cells: Sequence[Any], kind: pa.DataType, name: str = "") -> pa.Arra
     except _REFUSED as wrong:
         text = f'the column "{name}" is read as {kind}, and a value of it is none: {wrong}'
         raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
+
+
+def _arrow_changes(cells: Sequence[Any], kind: pa.DataType) -> bool:
+    """Whether Arrow itself would change numbers: it cuts off fractions, and takes numbers for times in microseconds."""
+    changed = (float, Decimal) if pa.types.is_integer(kind) else (int, float) if pa.types.is_timestamp(kind) else ()
+    return bool(changed) and not set(map(type, cells)).isdisjoint(changed)
 
 
 def _converted(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -88,8 +94,9 @@ def _truth(cell: Any) -> bool:
 
 
 def _whole(cell: Any) -> int:
-    if int(cell) == float(cell):
-        return int(cell)
+    number = int(cell)  # of a text only if it is one
+    if isinstance(cell, (str, bytes)) or number == cell:
+        return number
     raise ValueError(f"{cell!r} is no whole number")
 
 

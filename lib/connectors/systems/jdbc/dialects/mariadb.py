@@ -302,6 +302,8 @@ class MariaDb(Dialect):
 
     def readable(self, column: Column, as_kind: pa.DataType) -> str:
         name = self.quote(column.name)
+        if column.sql.startswith("bit("):
+            name = f"CAST({name} AS UNSIGNED)"  # as text it would lose the bytes that are no letters
         if pa.types.is_string(as_kind) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
         return f"CAST({name} AS CHAR)" if column.kind is None else name
@@ -400,6 +402,9 @@ def _field_type(field: Any) -> tuple[str, pa.DataType | None]:
     if code in (0, 246):  # the length counts a sign, and a point where there is a scale
         precision = field.length - (not unsigned) - (field.scale > 0)
         return f"decimal({precision},{field.scale})", pa.decimal128(precision, field.scale) if precision <= 38 else None
+    if code == 16:
+        kind = pa.bool_() if field.length == 1 else pa.int64() if field.length < 64 else _UNSIGNED["bigint"]
+        return f"bit({field.length})", kind
     if code == 1 and field.length == 1:
         return "tinyint(1)", pa.bool_()
     if code in (249, 250, 251, 252, 253, 254):

@@ -43,8 +43,9 @@ not tell which transaction wrote a row: by times, the stream may miss a row whos
 ``timestampDelay``.
 
 **Replicas** do not show the transactions of their primary, so a stream refuses a standby of PostgreSQL, tables that a
-subscription fills, a replica of MariaDB and a node of a Galera cluster. By ids it reads them with ``singleWriter``, and
-PostgreSQL's by times with a ``timestampDelay`` that is longer than any transaction and than the delay of the replica.
+subscription fills, foreign tables, a replica of MariaDB and a node of a Galera cluster. By ids it reads them with
+``singleWriter``, and PostgreSQL's by times with a ``timestampDelay`` that is longer than any transaction and than the delay of
+the replica.
 
 **SQLite and DuckDB** have one writer at a time, so ids become visible in their order.
 
@@ -56,11 +57,13 @@ when the driver first saw these ids are gone. So a transaction that stays open b
 
 **Times** past the database's clock wait. A limit of rows never cuts inside equal times, so one group may exceed it.
 Times without a zone are a wall clock in ``timeZone``: the hour that comes twice in autumn is read after its second pass;
-dates are read when their day is over. Rows without a key are left out and counted (``rows without a key`` among the
+dates are read when their day is over, and times of whole seconds when their second is over. In SQLite, times with an offset
+have that of ``timeZone``, or UTC's. Rows without a key are left out and counted (``rows without a key`` among the
 partitions of the metrics).
 
 **Tables** come and go. The stream reads a new table from its beginning. A dropped table ends without an error, also if a task
-finds out first; PostgreSQL recognizes a table that was made again under the same name. New columns are in the JSON of later
-rows, and are reported. Another type of a column stops the query. With ``onTypeChange=cast`` it goes on: one table with the
-stream's types, many tables with their present types. :func:`fan_out` makes one Delta table of each.
+finds out first; PostgreSQL recognizes a table that was made again under the same name. A table that was read and has lost its
+key ends the query with an error, unless ``tables`` leaves it out; with its key it goes on where it was. New columns are in the
+JSON of later rows, and are reported. Another type of a column stops the query. With ``onTypeChange=cast`` it goes on: one table
+with the stream's types, many tables with their present types. :func:`fan_out` makes one Delta table of each.
 """

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ....core import (
     ConnectorError,
     Fatal,
+    Misconfigured,
     PartitionProgress,
     Position,
+    Problem,
     ReadLimit,
     SplitEnumerator,
     StateError,
@@ -24,7 +26,8 @@ from ....ground import machine
 from ....ground.options import Values
 from ..connection import Connection
 from ..dialects import Dialect
-from .keys import PLAIN, like, limit, moment_of
+from ..selection import NAME
+from .keys import PLAIN, has_other_offset, like, limit, moment_of, tick_like
 from .options import is_stream_of_tables, mode_wanted, zone_of
 from .positions import BOTH, BULK, INCREMENTING, TIMESTAMP, TableSplit, changed, table_splits, tables
 from .probe import LateTransactions, Newest, Probe
@@ -56,6 +59,8 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         self.zone = zone_of(values)
         self._connection: Connection | None = None
         self._tables: dict[str, StreamTable] | None = None
+        self._unreadable: Mapping[str, Sequence[Problem]] = {}
+        self._catalog: Collection[str] = ()
         self._discovered_at = 0.0
         self._nulls: dict[str, tuple[int, float]] = {}
         self._reported: set[tuple[str, str]] = set()
@@ -97,6 +102,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
     def _advance(self, probe: Probe, at: Position, head: StreamHead, limit: ReadLimit) -> Position:
         before = tables(at)
         self._check_name(before, head)
+        self._check_readable(before)
         after = self._remembered(before, head)
         steps = dict(self._steps(probe, before, head))
         shares = fair_shares(limit.rows, {name: step.backlog(limit.rows) for name, step in steps.items()})
@@ -195,10 +201,11 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         with self._time_boxed(probe.connection):
             discovery = stream_tables(self.values, probe.connection)
         current = dict(discovery.tables)
-        if discovery.wrong and strict:
-            raise discovery.wrong
-        if discovery.wrong:
-            self._report("", f"some tables are not read: {discovery.wrong}")
+        if problems := discovery.problems():
+            wrong = Misconfigured(NAME, problems)
+            if strict:
+                raise wrong
+            self._report("", f"some tables are not read: {wrong}")
         for name in discovery.absent:
             self._report(name, "the option tables gives this name, and the default schema has no such table yet")
         for name in sorted(set(self._tables or ()) - set(current)):
@@ -206,6 +213,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         for name in sorted(set(current) - set(self._tables if self._tables is not None else current)):
             self._report(name, "a new table, which is read from its beginning", at=str(self._discovered_at))
         self._tables, self._discovered_at = current, machine.monotonic()
+        self._unreadable, self._catalog = discovery.unreadable, discovery.catalog
         self._refuse_replica(probe.connection)
         for table in current.values():
             self._count_nulls(probe, table)
@@ -230,16 +238,21 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
         return newest
 
     def _limit(self, now: datetime.datetime, table: StreamTable) -> str:
-        return limit(now, self.values["timestampDelay"], table.time_kind, self.zone)
+        return limit(now, self.values["timestampDelay"] + table.tick, table.time_kind, self.zone)
 
     def _plain_newest(self, probe: Probe, table: StreamTable, newest: Newest, now: datetime.datetime) -> dict[str, Newest]:
         """The largest key that is not past the clock, for a database that has no type for times."""
         moment = moment_of(newest.at, self.zone)
-        until = now - datetime.timedelta(seconds=self.values["timestampDelay"])
+        until = now - datetime.timedelta(seconds=self.values["timestampDelay"] + tick_like(newest.at))
+        where = f"{newest.at!r} in {', '.join(table.keys.timestamps)} of {table.name}"
         if moment is None:
-            where = f"{', '.join(table.keys.timestamps)} of {table.name}"
-            text = f"{newest.at!r} in {where} is no time: neither ISO 8601 nor a number."
-            raise Fatal(text, connector="connectors.jdbc")
+            raise Fatal(f"{where} is no time: neither ISO 8601 nor a number.", connector="connectors.jdbc")
+        if has_other_offset(newest.at, moment, self.zone):
+            raise Fatal(
+                f"{where} is no time of the zone {self.zone}, so it does not compare with the clock there",
+                connector="connectors.jdbc",
+                way_out="set timeZone to the zone in which the times are written, such as Europe/Berlin",
+            )
         last = like(newest.at, until, self.zone)
         if newest.at <= last:
             return {table.name: newest}
@@ -305,9 +318,19 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
                 way_out=f"write the name as before ({known}), or give the query a checkpointLocation of its own",
             )
 
+    def _check_readable(self, before: Mapping[str, Any]) -> None:
+        """Raises if the only table, or one that was read before, cannot be read: its rows would be missed without an error."""
+        names = before if is_stream_of_tables(self.values) else self._unreadable
+        if problems := [problem for name in names for problem in self._unreadable.get(name, ())]:
+            raise Misconfigured(NAME, problems)
+
     def _remembered(self, before: Mapping[str, Any], head: StreamHead) -> dict[str, Any]:
-        """The states of existing tables, and of others that their ``oid`` would identify again."""
-        return {name: state for name, state in before.items() if name in head.tables or "oid" in state}
+        """The states of existing tables, also of those that the options leave out now, and of others with an ``oid``.
+
+        The ``oid`` would identify a table again.
+        """
+        present = {*self._catalog, *head.tables}
+        return {name: state for name, state in before.items() if name in present or "oid" in state}
 
     def _with_identity(self, table: StreamTable, state: Mapping[str, Any]) -> dict[str, Any]:
         about: dict[str, Any] = {"by": list(table.keys.columns()), "columns": table.schema}

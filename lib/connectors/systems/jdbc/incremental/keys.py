@@ -1,6 +1,7 @@
 """The columns that tell new rows of a table, the conditions for rows between two states, and the form of times in positions.
 
 From now on rows may come with any later time, so the stream reads nothing past the database's clock minus ``timestampDelay``.
+A time of whole seconds is read when its second is over, since until then other rows may get the same time.
 A time without a zone is a wall clock, which in autumn shows an hour twice: rows of that hour wait until it is over for good.
 """
 
@@ -24,13 +25,17 @@ _FOLD: Final = datetime.timedelta(hours=26)
 _STEP: Final = datetime.timedelta(minutes=15)
 _SECOND: Final = datetime.timedelta(seconds=1)
 
-AWARE, WALL, DAY, PLAIN = "aware", "wall", "day", "plain"
-"""Kinds of times: with a zone, without one, dates, and the values of a database without types for times."""
+AWARE, INSTANT, WALL, DAY, PLAIN = "aware", "instant", "wall", "day", "plain"
+"""Kinds of times: with a zone, in UTC, without a zone, dates, and the values of a database without types for times."""
+_IN_UTC: Final = ("Z", "+00:00")
+_DIGITS: Final = {"timestamp_s": 0, "timestamp_ms": 3}
 
 
-def kind_of(sql: str) -> str:
+def kind_of(sql: str, system: str) -> str:
     """The kind of times in a column of the database's type ``sql``; ``""`` for a type that is no time."""
     name = sql.lower()
+    if system == "mariadb" and name.startswith("timestamp"):
+        return INSTANT
     if name.startswith(("timestamptz", "timestamp with time zone")) or re.fullmatch(r"timestamp(\(\d\))? with time zone", name):
         return AWARE
     if name.startswith(("timestamp", "datetime")):
@@ -38,18 +43,26 @@ def kind_of(sql: str) -> str:
     return DAY if name == "date" else ""
 
 
+def tick_of(sql: str, system: str) -> float:
+    """The seconds between two times of a column of the type ``sql``. During them several rows get the same time."""
+    name = sql.lower()
+    if shown := re.search(r"\((\d)\)", name):
+        return 10.0 ** -int(shown[1])
+    return 10.0 ** -_DIGITS.get(name, 0 if system == "mariadb" else 6)
+
+
 def limit(now: datetime.datetime, delay: float, kind: str, zone: ZoneInfo) -> str:
     """The last time that may be read at ``now`` (with a zone), as text for a column of ``kind``."""
     until = now - datetime.timedelta(seconds=delay)
     if kind == AWARE:
         return until.astimezone(UTC).isoformat(" ", "microseconds")
-    wall = safe_wall(until, zone)
+    wall = safe_wall(until, UTC if kind == INSTANT else zone)
     if kind == DAY:
         return (wall.date() - datetime.timedelta(days=1)).isoformat()
     return wall.isoformat(" ", "microseconds")
 
 
-def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
+def safe_wall(now: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
     """The latest wall clock time in ``zone`` that the clock will not show again at ``now`` or later."""
     wall = now.astimezone(zone).replace(tzinfo=None)
     moment = now.astimezone(UTC)
@@ -61,7 +74,7 @@ def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
     return wall
 
 
-def _put_back(before: datetime.datetime, after: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
+def _put_back(before: datetime.datetime, after: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime:
     """The time that the clock shows when it is put back between two moments."""
     old = before.astimezone(zone).utcoffset()
     while after - before > _SECOND:
@@ -85,6 +98,21 @@ def moment_of(plain: Any, zone: ZoneInfo) -> datetime.datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=zone, fold=1)
 
 
+def has_other_offset(plain: Any, moment: datetime.datetime, zone: ZoneInfo) -> bool:
+    """Whether ``plain``, which means ``moment``, is a text with the offset of a zone that is neither ``zone`` nor UTC."""
+    if isinstance(plain, (int, float)) or str(plain).strip().endswith(_IN_UTC) or moment.tzinfo is zone:
+        return False
+    return moment.utcoffset() not in {moment.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1)}
+
+
+def tick_like(sample: Any) -> float:
+    """As :func:`tick_of`, for times in the form of ``sample``."""
+    if isinstance(sample, (int, float)):
+        return 1 / unix_scale(sample) if sample == int(sample) else 0.0
+    fraction = re.search(r"\.(\d{1,6})", str(sample))
+    return 10.0 ** -len(fraction[1]) if fraction else 1.0
+
+
 def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
     """The last time that may be read, ``until``, in the form of ``sample``, so that it compares in the same way."""
     if isinstance(sample, (int, float)):
@@ -93,13 +121,15 @@ def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
     if len(text) == 10:
         return limit(until, 0, DAY, zone)
     between = "T" if "T" in text else " "
-    if text.endswith(("Z", "+00:00")):
+    if text.endswith(_IN_UTC):
         end = "Z" if text.endswith("Z") else "+00:00"
         return until.astimezone(UTC).replace(tzinfo=None).isoformat(between, "microseconds") + end
     return safe_wall(until, zone).isoformat(between, "microseconds")
 
 
 _EPOCH: Final = 1 << 32
+_SMALL: Final = ("tinyint", "smallint", "integer", "int2", "int4")
+"""Types of PostgreSQL and DuckDB that compare with ``bigint`` by their indexes."""
 NOW_X: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
 
 
@@ -119,8 +149,8 @@ class Keys:
     by_transaction: bool = False
 
     def number(self, value: int) -> Value:
-        """An id to compare with ids."""
-        return Value(value, self.id_type)
+        """A number to compare with ids. It may be below all numbers of a small type."""
+        return Value(value, "bigint" if self.id_type.lower() in _SMALL else self.id_type)
 
     def columns(self) -> tuple[str, ...]:
         return (*self.timestamps, *([self.incrementing] if self.incrementing else []))
@@ -178,7 +208,8 @@ def _within(keys: Keys, column: str, interval: Interval) -> Clause:
     first, last = interval
     if first is None:
         return clause(f"{column} <= ", keys.number(last))
-    return clause(f"{column} BETWEEN ", keys.number(first), " AND ", keys.number(last))
+    # half open: a column that may have fractions leaves none between two intervals
+    return clause(f"{column} > ", keys.number(first - 1), f" AND {column} <= ", keys.number(last))
 
 
 @dataclass(frozen=True)

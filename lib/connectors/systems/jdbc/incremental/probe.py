@@ -77,10 +77,17 @@ class Probe:
         ((number,),) = rows_of(self.connection, ("SELECT count(*) FROM (", *inner, ") counted"))
         return int(number)
 
-    def nth(self, table: StreamTable, rows: Clause, expression: str, number: int) -> Any:
-        """The value with ``number`` values before it, in order; ``None`` if there are fewer."""
-        order = f" ORDER BY 1 LIMIT 1 OFFSET {number}"
-        answer = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
+    def nth_id(self, table: StreamTable, rows: Clause, number: int) -> Any:
+        """The id with ``number`` ids before it, in order; ``None`` if there are fewer."""
+        return self._nth(table, rows, table.keys.id(self.dialect), number)
+
+    def nth_time(self, table: StreamTable, rows: Clause, number: int) -> Any:
+        """As :meth:`nth_id`, a time as text: Python has no time before the year 1."""
+        return self._nth(table, rows, table.keys.time(self.dialect), number, self.text("v"))
+
+    def _nth(self, table: StreamTable, rows: Clause, expression: str, number: int, shown: str = "v") -> Any:
+        ordered = (f"SELECT {expression} AS v FROM {table.source} WHERE ", *rows, f" ORDER BY 1 LIMIT 1 OFFSET {number}")
+        answer = rows_of(self.connection, (f"SELECT {shown} FROM (", *ordered, ") q"))
         return answer[0][0] if answer else None
 
     def smallest_value(self, table: StreamTable, rows: Clause, expression: str) -> Any:
@@ -108,7 +115,7 @@ class Probe:
         following = f"lead({number}) OVER (ORDER BY {number}) AS next"
         follow = (f"SELECT {number} AS here, {following} FROM {table.source} WHERE ", *inside)
         order = f"ORDER BY here LIMIT {_GAPS + most}"  # by an expression, every gap would be sorted first
-        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 {order}")
+        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - 1 > here {order}")
         middle: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
         ends = (f"SELECT min({number}), max({number}) FROM {table.source} WHERE ", *inside)
         ((lowest, highest),) = rows_of(self.connection, ends)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from ..rows import ColumnReader, Rows, columns_schema, columns_text, rows_for
 from ..selection import Clause, Selection, Value, clause, join_clauses, read_selection, select
 from .keys import Keys, between
 from .options import is_stream_of_tables
-from .positions import BOTH, BULK, INCREMENTING, Interval, TableSplit, state_of
+from .positions import BOTH, BULK, INCREMENTING, TableSplit, state_of
 from .tables import catalog_table
 
 _log = logging.getLogger("connectors.jdbc")
@@ -76,15 +77,23 @@ class TableReader(SeekingReader[TableSplit]):
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
-            return read_selection(self.values, self._connection)
+            selection = read_selection(self.values, self._connection)
+            return selection if split.oid is None or self._is_there(split, selection.table or Table(split.table)) else None
         table = Table(split.table)
+        if not self._is_there(split, table):
+            return None
+        source = self.dialect.table(table)
+        return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
+
+    def _is_there(self, split: TableSplit, table: Table) -> bool:
+        """Whether ``table`` is still that of ``split``. Keeps its primary key."""
+        assert self._connection is not None
         current = catalog_table(self._connection, table)
         if current is None or (split.oid is not None and current.oid != split.oid):
             _log.warning("%s is gone: the rest of it is not read", split.table)
-            return None
+            return False
         self._primary = current.primary
-        source = self.dialect.table(table)
-        return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
+        return True
 
     def _batches(
         self, split: TableSplit, selection: Selection, past: str | None
@@ -95,23 +104,26 @@ class TableReader(SeekingReader[TableSplit]):
         columns = self._columns(selection)
         where, order = self._where(split, keys, past), keys.order(self.dialect)
         marked = [f"{_key_text(keys, self.dialect)} AS connectors_key"] if order else []
-        statement = select(selection.source, [*columns.expressions, *marked], where, order)
+        statement = select(selection.source, [*self._named(selection, columns.expressions), *marked], where, order)
         for batch in self._rows.batches(statement, [*columns.kinds, *[pa.string()] * len(marked)]):
             if batch.num_rows:
                 rows = batch.select(range(len(columns.kinds)))
                 rows_of_stream = self._as_stream(split, selection, columns.read(rows))
                 yield rows_of_stream, batch.columns[-1].cast(pa.string()) if marked else None
 
+    def _named(self, selection: Selection, expressions: Sequence[str]) -> list[str]:
+        """``expressions``, casts with names of their own: PostgreSQL names a cast after its column, and would order by it."""
+        plain = {self.dialect.quote(column.name) for column in selection.columns}
+        return [text if text in plain else f"{text} AS connectors_{number}" for number, text in enumerate(expressions)]
+
     def _where(self, split: TableSplit, keys: Keys, past: str | None) -> Clause:
-        ids: Sequence[Interval] = split.ids
-        if past is not None and keys.mode == INCREMENTING:
-            done = int(past)
-            ids = [(max(done, (first or done + 1) - 1) + 1, last) for first, last in ids if last > done]
-        rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), ids)
-        if past is None or keys.mode == INCREMENTING:
+        rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), split.ids)
+        if past is None:
             return rows
-        key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
-        return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
+        is_id = keys.mode == INCREMENTING
+        value = _literal(past) if not self.dialect.text_type else Decimal(past) if is_id else past
+        key = Value(value, keys.id_type if is_id else keys.time_type)
+        return join_clauses([rows, clause(f"{_first(keys, self.dialect)} > ", key)], " AND ")
 
     def _columns(self, selection: Selection) -> ColumnReader:
         schema = columns_schema(selection, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema

@@ -15,6 +15,8 @@ from .tables import StreamTable
 from .writers import HOLE_LIMIT, Holes
 
 _END = (1 << 63) - 1
+_LEAST = -(1 << 62)
+"""A number below all ids; another ``1`` less is still one of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -104,16 +106,15 @@ class _ById:
     def _cut(self, share: int) -> tuple[int, list[Interval]]:
         """The id at which ``share`` rows end, late rows first, and the holes that must wait for the next batch."""
         old = self._holes()
-        column = self.table.keys.id(self.probe.dialect)
         if old:
-            beyond = self.probe.nth(self.table, self._rows(old), column, share)
+            beyond = self.probe.nth_id(self.table, self._rows(old), share)
             if beyond is not None:
                 return self.known or 0, intersection(old, [(int(beyond), _END)])
             share -= self.probe.count(self.table, self._rows(old), share)
         if share <= 0 and self.known is not None:
             return self.known, []
         new = self._new(self.last)
-        end = self.probe.nth(self.table, self._rows(new), column, share - 1) if new else None
+        end = self.probe.nth_id(self.table, self._rows(new), share - 1) if new else None
         return (int(end) if end is not None else self.last), []
 
     def _holes(self) -> list[Interval]:
@@ -125,13 +126,13 @@ class _ById:
         return [(self.known + 1, last)] if last > self.known else []
 
     def _known_new(self, last: int) -> tuple[list[Interval], int | None]:
-        """The new ids, with a start; in the first batch that is 1, or the smallest existing id if that is less."""
+        """The new ids, with a start; in the first batch that is 1, or below all ids if there are some below 1."""
         new = self._new(last)
         if self.known is not None or not new:
             return new, None
         column = self.table.keys.id(self.probe.dialect)
         smallest = int(self.probe.smallest_value(self.table, self._rows(new), column) or last)
-        return [(min(smallest, 1) if last >= 1 else smallest, last)], smallest
+        return [(1 if smallest >= 1 else _LEAST, last)], smallest
 
     def _rows(self, ids: list[Interval]) -> Clause:
         return between(self.table.keys, self.probe.dialect, {}, {"id": 0}, ids)
@@ -184,7 +185,7 @@ class _ByTime:
         if share <= 0:
             return self._known_key()
         rows = self._new(self._upto(self.key))
-        beyond = self.probe.nth(self.table, rows, self.table.keys.time(self.probe.dialect), share)
+        beyond = self.probe.nth_time(self.table, rows, share)
         if beyond is None:
             return self.key
         at = self.probe.largest_below(self.table, rows, beyond)

@@ -5,7 +5,7 @@ columns of each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from ..connection import Connection
 from ..dialects import Dialect, Table
 from ..selection import NAME, read_selection, source_of
 from ..target import own_name
-from .keys import PLAIN, Keys, kind_of
+from .keys import DAY, PLAIN, Keys, kind_of, tick_of
 from .options import is_stream_of_tables, mode_wanted
 from .positions import BOTH, BULK, INCREMENTING, fingerprint
 from .writers import SOURCES
@@ -39,6 +39,11 @@ class CatalogTable:
     oid: int | None = None
     stored: bool = True
     source: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in positions."""
+        return str(self.table) if self.table else QUERY
 
     def type_of(self, column: str) -> str | None:
         return dict(self.columns).get(column)
@@ -67,9 +72,9 @@ LEFT JOIN duckdb_constraints() k ON k.table_oid = c.table_oid AND k.database_oid
 WHERE c.database_name = current_database() AND NOT c.internal AND {condition} ORDER BY c.table_name, c.column_index
 """
 _MARIADB: Final = """
-SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type = 'BASE TABLE'
+SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type <> 'VIEW'
 FROM information_schema.columns c
-JOIN information_schema.tables t ON t.table_name = c.table_name
+JOIN information_schema.tables t ON t.table_name = c.table_name AND BINARY t.table_name = c.table_name
 WHERE {condition} ORDER BY c.table_name, c.ordinal_position
 """
 """A condition that names the schema of both keeps the server from opening the tables of all schemas."""
@@ -92,7 +97,8 @@ _ALL: Final = {
     "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
     "sqlite": (_SQLITE, "m.type = 'table'"),
     "duckdb": (_DUCKDB, "c.schema_name = current_schema() AND t.table_oid IS NOT NULL"),
-    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_schema = database() AND t.table_type = 'BASE TABLE'"),
+    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_schema = database() "
+                "AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"),
 }
 
 
@@ -117,7 +123,7 @@ def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     }[connection.dialect.system]
     statement, _ = _ALL[connection.dialect.system]
     tables = _by_table(connection.rows(statement.format(condition=condition), values[: condition.count(mark)]), table.schema)
-    return next(iter(tables.values()), None)
+    return tables.get(table.name) or next(iter(tables.values()), None)  # a server may have names that differ in case
 
 
 def _by_table(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, CatalogTable]:
@@ -153,6 +159,7 @@ QUERY: Final = "query"
 class StreamTable:
     """One table, or a query. ``source`` is the text after FROM, ``time_kind`` the kind of its times (:mod:`.keys`).
 
+    ``tick`` has the seconds in which several transactions may give rows the same time.
     ``relation`` is the number of a table or view in the catalog; ``oid`` is one that no other table ever gets.
     """
 
@@ -164,6 +171,7 @@ class StreamTable:
     time_kind: str = ""
     nulls: bool = True
     relation: int | None = None
+    tick: float = 0.0
 
     @property
     def schema(self) -> str:
@@ -177,11 +185,20 @@ class StreamTable:
 
 @dataclass(frozen=True)
 class Discovery:
-    """The readable tables by name, names in the option ``tables`` that no table has, and the problems of other tables."""
+    """The readable tables by name, names in the option ``tables`` that no table has, and the problems of other tables.
+
+    ``catalog`` has the names of all tables, whether the options choose them or not.
+    """
 
     tables: Mapping[str, StreamTable]
     absent: Sequence[str]
-    wrong: Misconfigured | None
+    unreadable: Mapping[str, Sequence[Problem]]
+    catalog: Collection[str]
+
+    def problems(self) -> list[Problem]:
+        """The problems of all tables that cannot be read, and of names that can never be any table's."""
+        qualified = [_with_schema(name) for name in self.absent if _QUALIFIED.fullmatch(name)]
+        return [*qualified, *(problem for problems in self.unreadable.values() for problem in problems)]
 
 
 def stream_tables(values: Values, connection: Connection) -> Discovery:
@@ -193,18 +210,18 @@ def stream_tables(values: Values, connection: Connection) -> Discovery:
         absent = values["tables"].unknown(catalog)
     else:
         entries = [_single(values, connection)]
+        catalog = {entry.name: entry for entry in entries}
     tables: dict[str, StreamTable] = {}
-    problems = [_with_schema(name) for name in absent if _QUALIFIED.fullmatch(name)]
+    unreadable: dict[str, list[Problem]] = {}
     for entry in entries:
         try:
-            table = _stream_table(values, entry, connection.dialect)
-            tables[table.name] = table
+            tables[entry.name] = _stream_table(values, entry, connection.dialect)
         except Misconfigured as wrong:
-            problems += wrong.problems
+            unreadable[entry.name] = list(wrong.problems)
     for name, problem in _unordered(values, tables, connection):
-        tables.pop(name, None)  # a column may have several sequences
-        problems.append(problem)
-    return Discovery(tables, absent, Misconfigured(NAME, problems) if problems else None)
+        unreadable.setdefault(name, []).append(problem)  # a column may have several sequences
+    readable = {name: table for name, table in tables.items() if name not in unreadable}
+    return Discovery(readable, absent, unreadable, frozenset(catalog))
 
 
 def _unordered(values: Values, tables: Mapping[str, StreamTable], connection: Connection) -> list[tuple[str, Problem]]:
@@ -255,11 +272,13 @@ def _stream_table(values: Values, table: CatalogTable, dialect: Dialect) -> Stre
     keys = keys_of(values, table, dialect)
     oid = table.oid if dialect.keeps_table_ids and table.stored else None  # elsewhere another table may get the number
     plain = PLAIN if dialect.plain_values else ""
-    kind = plain or kind_of(keys.time_type)
-    name = str(table.table) if table.table else QUERY
+    kind = plain or kind_of(keys.time_type, dialect.system)
     nulls = not set(keys.columns()[-1:] if keys.mode == INCREMENTING else keys.columns()) <= table.not_null
     source = table.source or (dialect.table(table.table) if table.table else "")
-    return StreamTable(name, source, keys, table.columns, oid, kind, nulls, table.oid)
+    types = [table.type_of(name) or "" for name in keys.timestamps]
+    by_day_or_transaction = kind in (DAY, PLAIN) or keys.by_transaction
+    tick = 0.0 if by_day_or_transaction else max((tick_of(sql, dialect.system) for sql in types), default=0.0)
+    return StreamTable(table.name, source, keys, table.columns, oid, kind, nulls, table.oid, tick)
 
 
 def keys_of(values: Values, table: CatalogTable, dialect: Dialect) -> Keys:
@@ -284,7 +303,7 @@ def _problems(values: Values, table: CatalogTable, dialect: Dialect) -> Iterator
         kind = table.type_of(column) if column else None
         if column is None:
             yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {listing}.{way_out}')
-        elif not dialect.plain_values and not kind_of(kind or ""):
+        elif not dialect.plain_values and not kind_of(kind or "", dialect.system):
             yield Problem("timestampColumns", f'names "{name}" of {where}, which is no time but {kind}.')
     if mode not in (INCREMENTING, BOTH):
         return

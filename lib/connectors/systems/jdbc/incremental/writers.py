@@ -103,17 +103,24 @@ WITH RECURSIVE source AS (
 """The tables with the rows of each ``relation``: its partitions, and what a view selects from."""
 _REPLICA: Final = {
     "postgresql": f"{SOURCES} SELECT pg_is_in_recovery() OR EXISTS (SELECT FROM pg_subscription_rel WHERE srrelid IN "
-    "(SELECT oid FROM source UNION SELECT above.relid FROM source s CROSS JOIN pg_partition_ancestors(s.oid) AS above))",
+    "(SELECT oid FROM source UNION SELECT above.relid FROM source s CROSS JOIN pg_partition_ancestors(s.oid) AS above)) "
+    "OR EXISTS (SELECT FROM source JOIN pg_class USING (oid) WHERE relkind = 'f')",
     "mariadb": "SELECT EXISTS (SELECT 1 FROM information_schema.processlist WHERE command IN ('Slave_SQL', 'Slave_worker')) OR "
     "EXISTS (SELECT 1 FROM information_schema.global_status WHERE variable_name = 'wsrep_cluster_size' AND variable_value > 1)",
 }
 
 
 def refuse_replica(connection: Connection, oids: Sequence[int], way_out: str) -> None:
-    """Raises :class:`Misconfigured` if a replica is read, or tables and views of these ``oids`` that a subscription fills."""
+    """Raises :class:`Misconfigured` if a replica is read, or if a subscription or another server fills one of these ``oids``.
+
+    These are numbers of tables and views.
+    """
     system = connection.dialect.system
     if system in _REPLICA and connection.rows(_REPLICA[system], [list(oids)] if system == "postgresql" else [])[0][0]:
-        text = "is that of a replica, which does not show who writes on its primary: rows that commit late would be missed."
+        text = (
+            "is that of a replica, or leads to a table that another server fills: it does not show who writes there, and rows "
+            "that commit late would be missed."
+        )
         raise Misconfigured(NAME, [Problem("url", f"{text} Give the primary's; or {way_out}.")])
 
 
