@@ -13,12 +13,13 @@ import pytest
 
 from connectors import connect
 from connectors.core import Fatal, Misconfigured
+from connectors.core.batch import Batch
 from connectors.systems.delta.database_table import DatabaseTable
 from connectors.systems.delta.snapshot import _TableSnapshot
 from connectors.systems.delta.transaction import Merges
 from connectors.testing.servers import MariaDbServer
 from tests.servers import optional
-from tests.systems.change_logs import Database
+from tests.systems.change_logs import COLUMNS, Database
 from tests.systems.merge.test_compare import Shop
 from tests.systems.merge.test_merge_all import Tables, databases
 
@@ -337,6 +338,14 @@ def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_databas
         log.check()
         assert [tuple(row) for row in snapshot()] == [("orders", "shop.orders", 3, 0)]
         log.check()
+        log.shop.run("CREATE TABLE shop.prices (id int PRIMARY KEY, net int, gross int GENERATED ALWAYS AS (net * 2) STORED)")
+        log.shop.run("INSERT INTO shop.prices VALUES (1, 10)", f"ALTER PUBLICATION {slot} ADD TABLE shop.prices")
+        hidden = {**properties, "column.exclude.list": "shop.prices.net"}
+        with pytest.raises(Misconfigured, match=r"database +has column.exclude.list, and only the log knows which columns"):
+            connect.snapshot(hidden, f"{log.tables.path}/", new={"prices": "shop.prices"})
+        assert not (log.tables.path / "prices").exists()
+        connect.snapshot(properties, f"{log.tables.path}/", new={"prices": "shop.prices"})
+        assert log.tables.rows("prices") == [{"id": 1, "net": 10}], "the log will not have what the database computes"
         log.shop.run("CREATE TABLE shop.times (id int PRIMARY KEY, hour time)")
         log.shop.run(f"ALTER PUBLICATION {slot} ADD TABLE shop.times")
         with pytest.raises(Misconfigured, match=r"has times with the column hour, and only the log knows .* \(time with"):
@@ -385,5 +394,166 @@ def test_a_table_of_mariadb_is_read_behind_its_binary_log(spark: Any, tmp_path: 
         (row,) = connect.snapshot(options, f"{tables.path}/", parallel=1).collect()
         assert tuple(row) == ("orders", "ranges.orders", 3, 10)
         assert tables.rows("orders") == sorted(
-            ({"id": f"a\\'{number}", "name": "name", "amount": 1} for number in range(50)), key=lambda row: str(row["id"])
+            ({"id": f"a\\'{number}", "name": "name", "amount": 1} for number in range(50)),
+            key=lambda row: str(row["id"]),
         )
+        cursor.execute("CREATE TABLE ranges.words (id enum('z', 'm', 'a', 'b', 'y') PRIMARY KEY, name text, amount bigint)")
+        cursor.execute("INSERT INTO ranges.words VALUES ('z', '', 1), ('m', '', 1), ('a', '', 1), ('b', '', 1), ('y', '', 1)")
+        words = Database(topic="prefix.ranges.words")
+        words.fields["id"] = {"type": "string", "optional": False}
+        tables.merge(words.upsert(id="z", name="", amount=1))
+        connect.snapshot(options, f"{tables.path}/", tables=["words"])
+        assert [row["id"] for row in tables.rows("words")] == ["a", "b", "m", "y", "z"], "each word is in one range"
+
+
+@pytest.mark.soak
+def test_a_key_whose_deletion_is_newer_than_all_rows_is_read_as_any_other(log: Log) -> None:
+    """Somebody has taken rows out of the table since, so the deletion is behind the rows that are left."""
+    log.delete(5)
+    log.merge()
+    log.upsert(5, "again", 1)
+    log.merge()
+    log.tables.spark.sql(f"DELETE FROM delta.`{log.tables.path}/orders` WHERE id < 10")
+    log.snapshot()
+    log.check()
+
+
+@pytest.mark.soak
+def test_of_two_calls_at_once_one_stops_and_takes_no_row_of_the_other(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have waited for the transactions of the beginning, and each has a plan."""
+    end, steps, others = _TableSnapshot._end, _TableSnapshot._steps, list[Any]()
+
+    def planning(snapshot: Any) -> Any:
+        if not others:
+            others.append(_TableSnapshot(snapshot.spark, log.shop.options, snapshot.table, snapshot.settings))
+            others.append(others[0]._begin())
+        return steps(snapshot)
+
+    def ending(snapshot: Any, plan: Any) -> int:
+        other, other_plan = others
+        with pytest.raises(Fatal, match="another call reads orders anew"):
+            other._write(other_plan, other_plan.steps[0], None)
+        removed = end(snapshot, plan)
+        with pytest.raises(Fatal, match="another call reads orders anew, or has ended this snapshot"):
+            end(other, other_plan)
+        return removed
+
+    monkeypatch.setattr(_TableSnapshot, "_steps", planning)
+    monkeypatch.setattr(_TableSnapshot, "_end", ending)
+    assert log.snapshot()["removed"] == 2
+    log.check()
+
+
+@pytest.mark.soak
+def test_a_column_that_comes_while_rows_are_read_is_read_with_them(log: Log, meanwhile: Any) -> None:
+    """Else rows that the table lacks would be without the default that the merge has filled in."""
+    done = []
+
+    def alter(moment: str) -> None:
+        if moment == READ and not done:
+            done.append(moment)
+            log.shop.run("ALTER TABLE shop.orders ADD extra bigint DEFAULT 7")
+            log.shop.run("UPDATE shop.orders SET amount = 1 WHERE id = 60")
+            log.orders.fields["extra"] = {"type": "int64", "optional": True, "default": 7}
+            log.records.append(log.orders.upsert(id=60, name="name 59", amount=1, extra=7))
+            log.merge()
+
+    meanwhile(alter)
+    with pytest.raises(Fatal, match="the columns of orders have been altered while its rows were read"):
+        log.snapshot()
+    log.snapshot()
+    rows = log.tables.rows("orders")
+    assert (len(rows), {row["extra"] for row in rows}) == (99, {7})
+
+
+@pytest.mark.soak
+def test_a_history_that_begins_beside_it_stops_it(log: Log, meanwhile: Any) -> None:
+    def begin(moment: str) -> None:
+        log.tables.restart(history=True)
+        log.upsert(60, "in the history", 1)
+        log.merge()
+
+    meanwhile(begin)
+    with pytest.raises(Misconfigured, match="has orders, whose history would lack the snapshot"):
+        log.snapshot()
+    history = log.tables.spark.read.format("delta").load(f"{log.tables.path}/orders_history").where("is_current")
+    rows = [row.asDict() for row in history.select("id", "name", "amount").orderBy("id").collect()]
+    assert rows == log.tables.rows("orders")
+
+
+@pytest.mark.soak
+def test_rows_that_were_written_by_hand_have_no_place_and_are_before_the_snapshot(log: Log) -> None:
+    place = f"delta.`{log.tables.path}/orders`"
+    log.tables.spark.sql(f"INSERT INTO {place} (id, name, amount) VALUES (5000, 'ghost', 1)")
+    log.tables.spark.sql(f"UPDATE {place} SET _position = NULL, name = 'other' WHERE id = 20")
+    assert log.snapshot()["removed"] == 3
+    log.check()
+
+
+@pytest.mark.soak
+def test_behind_another_query_it_begins_anew(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that begins with a slot of its own has a gap in front of it, which an older plan does not know of."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_TableSnapshot, "_write", lambda *_: exec("raise OSError('no power')"))
+        with pytest.raises(OSError, match="no power"):
+            log.snapshot()
+    log.upsert(40, "seen", 1)
+    log.merge()
+    log.shop.run("UPDATE shop.orders SET name = 'untold' WHERE id = 40", "DELETE FROM shop.orders WHERE id = 41")
+    log.upsert(42, "told", 1)
+    records, log.records = log.records, []
+    log.tables.restart()
+    rows = [(record["topic"], record["key"], record["value"], None) for record in records]
+    frame = log.tables.spark.createDataFrame(rows, COLUMNS)
+    log.tables.function.write(frame, Batch(log.tables.function.sink.sink_id(), "another", 0))
+    log.snapshot()
+    log.check()
+
+
+@pytest.mark.soak
+def test_options_of_the_reader_do_not_alter_what_is_read(spark: Any, tmp_path: Path) -> None:
+    log = Log(spark, tmp_path / "shop", range(1, 4))
+    log.shop.run(
+        "ALTER TABLE shop.orders ADD at timestamp DEFAULT '2026-01-01 12:00:00'", "DROP ROLE IF EXISTS ranges_reader",
+        "CREATE ROLE ranges_reader", "GRANT USAGE ON SCHEMA shop TO ranges_reader",
+    )  # fmt: skip
+    log.orders.fields["at"] = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "optional": True}
+    log.records = [log.orders.upsert(**row, at=1767268800000000) for row in list(log.orders.rows.values())]
+    log.merge()
+    before = log.tables.rows("orders")
+    log.shop.options |= {"timeZone": "Europe/Berlin", "preferTimestampNTZ": "true"}
+    log.snapshot()
+    assert log.tables.rows("orders") == before
+    log.shop.options["sessionInitStatement"] = "SET ROLE ranges_reader"
+    try:
+        with pytest.raises(Exception, match="permission denied for table orders"):
+            log.snapshot()
+    finally:
+        log.shop.run("DROP OWNED BY ranges_reader", "DROP ROLE ranges_reader")
+
+
+@pytest.mark.soak
+def test_values_whose_text_only_the_log_knows_are_refused(spark: Any, tmp_path: Path) -> None:
+    """As by ``binary.handling.mode=base64`` or ``time.precision.mode=isostring``."""
+    log = Log(spark, tmp_path / "shop", [1])
+    log.shop.run("ALTER TABLE shop.orders ADD data bytea DEFAULT 'hello'")
+    log.orders.fields["data"] = {"type": "string", "optional": True}
+    log.records = [log.orders.upsert(id=1, name="name 0", amount=0, data="aGVsbG8=")]
+    log.merge()
+    with pytest.raises(Misconfigured, match="has orders with the column data, and only the log knows the form"):
+        log.snapshot()
+    log.shop.run("ALTER TABLE shop.orders DROP data", "ALTER TABLE shop.orders ADD data timestamptz DEFAULT now()")
+    with pytest.raises(Misconfigured, match="has orders with the column data, and only the log knows the form"):
+        log.snapshot()
+    assert log.tables.rows("orders")[0]["data"] == "aGVsbG8="
+
+
+def test_a_column_of_the_source_is_no_column_of_positions(spark: Any, tmp_path: Path) -> None:
+    log = Log(spark, tmp_path / "shop", [1], positionColumn="place")
+    log.shop.run("ALTER TABLE shop.orders ADD _position text DEFAULT 'here'")
+    log.orders.fields["_position"] = {"type": "string", "optional": True}
+    log.records = [log.orders.upsert(id=1, name="name 0", amount=0, _position="here")]
+    log.merge()
+    with pytest.raises(Misconfigured, match=r"must name the column of positions of orders, .* this is a column of its source"):
+        log.snapshot()
+    log.snapshot(position_column="place")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,16 +155,22 @@ class ChangeTarget:
         self._alter_table(spark, f"UNSET TBLPROPERTIES IF EXISTS ('{_EVOLUTION}')")
         self._read_types(spark)
 
-    def delete(self, spark: SparkSession, condition: str) -> int:
+    def delete(self, spark: SparkSession, condition: str, check: Callable[[], None] | None = None) -> int:
         """Deletes the rows ``old`` for which ``condition`` is true, or says of them that they are deleted, where rows stay.
 
-        Returns their number.
+        ``check`` is called before each try. Returns their number.
         """
         statement = f"DELETE FROM {self.sql} AS old WHERE {condition}"
         if self.deleted is not None:
             column = quoted(self.deleted)
             statement = f"UPDATE {self.sql} AS old SET {column} = current_timestamp() WHERE {column} IS NULL AND ({condition})"
-        return int(beside_others(lambda: spark.sql(statement).collect())[0][0])
+
+        def work() -> int:
+            if check is not None:
+                check()
+            return int(spark.sql(statement).collect()[0][0])
+
+        return beside_others(work)
 
     def remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], number: int) -> None:
         """Appends the deleted keys of a batch. A key may be there several times: its last position counts."""

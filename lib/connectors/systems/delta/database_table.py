@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _KINDS: Final = """
 SELECT a.attname::text AS name, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'r' THEN 'range' WHEN 'd'
-    THEN format_type(t.typbasetype, NULL) ELSE format_type(t.oid, NULL) END AS kind
+    THEN format_type(t.typbasetype, NULL) ELSE format_type(t.oid, NULL) END AS kind, a.attgenerated <> '' AS is_generated
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass('{table}') AND a.attnum > 0 AND NOT a.attisdropped
 """
@@ -34,12 +34,15 @@ class DatabaseTable:
     def __init__(self, spark: SparkSession, database: Mapping[str, Any], name: str) -> None:
         self.name = name
         self._spark = spark
-        self.options = {**reader_options(database), "dbtable": exact_name(name)}
+        as_in_log = {"timeZone": "UTC", "preferTimestampNTZ": "false"}
+        self.options = {**reader_options(database), **as_in_log, "dbtable": exact_name(name)}
         self._kinds: dict[str, str] = {}
+        self._generated = set[str]()
         if is_postgresql(self.options):
             query = _KINDS.format(table=self.options["dbtable"].replace("'", "''"))
             rows = self._reader(query=query).collect()
             self._kinds = {row["name"]: row["kind"].rpartition(".")[2] for row in rows}
+            self._generated = {row["name"] for row in rows if row["is_generated"]}
 
     def rows(self, **options: Any) -> DataFrame:
         """All rows, or those that ``options`` of ``connectors.jdbc`` leave, as that reads them."""
@@ -51,6 +54,7 @@ class DatabaseTable:
         ``None`` if only the log knows that form, as of PostgreSQL's ``interval``.
         """
         from pyspark.sql import functions as F
+        from pyspark.sql.types import BooleanType, NumericType
 
         kind, column = self._kinds.get(name, ""), F.col(quoted(name))
         if kind == "time without time zone" and target.typeName() in ("integer", "long"):
@@ -61,6 +65,8 @@ class DatabaseTable:
             return F.regexp_replace(column, r"^([\d.]+)/32$|^([\da-fA-F:.]+)/128$", "$1$2"), source
         if kind in _FORMS_OF_THE_LOG or (source.typeName() == "string" != target.typeName()):
             return None
+        if target.typeName() == "string" != source.typeName() and not isinstance(source, (NumericType, BooleanType)):
+            return None  # bytes may be base64 there, and a time has a form of its own
         return column, source
 
     def type_in_log(self, name: str, source: DataType) -> DataType | None:
@@ -70,6 +76,10 @@ class DatabaseTable:
     def kind(self, name: str) -> str:
         """The type of a column, as its database calls it; empty where that is not known."""
         return self._kinds.get(name, "")
+
+    def is_generated(self, name: str) -> bool:
+        """True for a column that the database computes, so that its log does not have it."""
+        return name in self._generated
 
     def _reader(self, **options: Any) -> DataFrame:
         if "query" in options:

@@ -22,13 +22,13 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ...core import Batch, Misconfigured, Problem
+from ...core import Batch, Fatal, Misconfigured, Problem
 from ...formats.base import quoted
 from ...ground import machine
 from ...ground.options import Duration, Size
@@ -66,6 +66,9 @@ _FIRST: Final = "-" * PLACE_LENGTH
 _LAST_ORDINAL: Final = "9" * ORDINAL_LENGTH
 _ALTERING: Final = ("transforms", "column.mask.", "column.truncate.")
 """What the names of properties begin with that let the log have other values than the database."""
+_FILTERS: Final = ("column.exclude.list", "column.include.list")
+"""The properties that keep columns out of the log."""
+_IN_LOG: Final = "Change a row, so that the log makes the table."
 _WAY_OUT: Final = "Ask Debezium for an incremental snapshot instead."
 _log = logging.getLogger(f"connectors.{NAME}")
 
@@ -124,6 +127,9 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
     is_there = known_columns(spark, place) is not None
     if is_there and (state := table.state(spark)) is not None and state.topic == topic:
         return table
+    if filters := [option for option in _FILTERS if database.get(option)]:
+        text = f"has {filters[0]}, and only the log knows which columns {source} has there. {_IN_LOG}"
+        raise _wrong("database", text)
     if is_there and not table.rows(spark).isEmpty():
         raise _wrong("new", f"has {name}, and {place.location} is another table; give it another name.")
     jdbc: Any = JdbcSource.of(origin.options)
@@ -137,10 +143,11 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
         keys = _primary_key(connection, read_selection(jdbc.values, connection))
     if not keys:
         raise _wrong("new", f"has {name}, and {source} has no primary key. {_WAY_OUT}")
-    types = {field.name: origin.type_in_log(field.name, field.dataType) for field in origin.rows().schema}
+    fields = [field for field in origin.rows().schema if not origin.is_generated(field.name)]
+    types = {field.name: origin.type_in_log(field.name, field.dataType) for field in fields}
     if unknown := [column for column, kind in types.items() if kind is None]:
         text = f"has {name} with the column {unknown[0]}, and only the log knows the form of its values"
-        raise _wrong("new", f"{text} ({origin.kind(unknown[0])}). Change a row, so that the log makes the table.")
+        raise _wrong("new", f"{text} ({origin.kind(unknown[0])}). {_IN_LOG}")
     sink: Any = ChangeTable.of({"path" if place.is_path else "table": place.location})
     made = ChangeTarget(sink.values)
     if not is_there:
@@ -186,10 +193,16 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A snapshot of a table: its name, its ``place`` in the stream, the last truncation before it, and its steps."""
+    """A snapshot of a table: its name, its ``place`` in the stream, the last truncation before it, and its steps.
+
+    ``life`` counts the queries of the merge, and ``deleted`` is the place of the last deletion before the snapshot: it may be
+    behind all rows, and its batch may be under way.
+    """
 
     name: str
+    life: int
     place: str
+    deleted: str
     truncated: str | None
     steps: Sequence[_Step]
 
@@ -212,7 +225,8 @@ class _TableSnapshot:
         self.spark, self.table, self.settings, self.state = spark, table, settings, state
         self.source = DatabaseTable(spark, database, source_name(state.topic))
         if is_postgresql(self.source.options):  # else rows that a policy hides would count as gone
-            self.source.options["sessionInitStatement"] = "SET row_security = off"
+            own = self.source.options.get("sessionInitStatement", "")
+            self.source.options["sessionInitStatement"] = f"SET row_security = off; {own}"
         own = "path" if table.place.is_path else "table"
         values: dict[str, Any] = {own: table.place.location, "positionColumn": settings.position_column}
         if state.deleted:
@@ -228,11 +242,17 @@ class _TableSnapshot:
         if self.settings.position_column not in columns:
             text = f"must name the column of positions of {name}, as the merge has it; it has {', '.join(columns)}."
             raise _wrong("position_column", text)
-        if self.state.history:
-            raise _wrong("target", f"has {name}, whose history would lack the snapshot. {_WAY_OUT}")
+        if self.settings.position_column.lower() in map(str.lower, self.state.columns):
+            text = f"must name the column of positions of {name}, as the merge has it; this is a column of its source."
+            raise _wrong("position_column", text)
+        self._check_history(self.state)
         if self.state.snapshot is not None:
             raise _wrong("target", f"has {name}, whose initial snapshot is not over. Let the query go on until it is.")
         self._columns()
+
+    def _check_history(self, state: LogState) -> None:
+        if state.history:
+            raise _wrong("target", f"has {self.table.name}, whose history would lack the snapshot. {_WAY_OUT}")
 
     def run(self) -> tuple[Any, ...]:
         """Reads the table. Returns the row of the answer."""
@@ -255,20 +275,33 @@ class _TableSnapshot:
     def _plan(self) -> _Plan | None:
         """The plan of a snapshot that was interrupted."""
         text = self._properties().get(_PLAN)
-        return _Plan.of(text) if text else None
+        plan = _Plan.of(text) if text else None
+        # a new query may begin behind a gap in the log, of which rows that have come since the plan know nothing
+        return plan if plan is not None and plan.life == self._known_state().life else None
+
+    def _check_beside(self, plan: _Plan, columns: Sequence[str] | None = None) -> None:
+        """Raises an error if another writer was faster, so that what is to be done is wrong for the table as it is now."""
+        if self._properties().get(_PLAN) != plan.text():
+            text = f"another call reads {self.table.name} anew, or has ended this snapshot"
+            raise Fatal(text, connector=NAME, way_out="call again when it has ended")
+        self._check_history(self._known_state())
+        if columns is not None and self.table.rows(self.spark).columns != columns:
+            text = f"the columns of {self.table.name} have been altered while its rows were read"
+            raise Fatal(text, connector=NAME, way_out="call again, and it goes on")
 
     def _begin(self) -> _Plan:
         """Plans the snapshot. The order counts: what the table has by now, the database must show to each range."""
-        place = self.spark.sql(f"SELECT max({self._place()}) FROM {self.target.sql} AS old").collect()[0][0]
-        truncated = self._known_state().truncated
-        plan = _Plan(
-            machine.token(),
-            place[:-ORDINAL_LENGTH] + _LAST_ORDINAL if place not in (None, _FIRST) else _FIRST,
-            truncated,
-            self._steps(),
-        )
+        place, deleted = self._newest(self.table.rows(self.spark)), self._newest(self._deletions())
+        state = self._known_state()
+        plan = _Plan(machine.token(), state.life, place, deleted, state.truncated, self._steps())
         self.spark.sql(f"ALTER TABLE {self.target.sql} SET TBLPROPERTIES ('{_PLAN}' = '{plan.text()}')")
         return plan
+
+    def _newest(self, rows: DataFrame | None) -> str:
+        """The place of the end of the newest batch that ``rows`` are of."""
+        position = f"max({place_in(quoted(self.settings.position_column))})"
+        place = rows.selectExpr(position).collect()[0][0] if rows is not None else None
+        return place[:-ORDINAL_LENGTH] + _LAST_ORDINAL if place and place != _FIRST else _FIRST
 
     def _steps(self) -> list[_Step]:
         """Waits until the database shows what it has committed; then the ranges of the table."""
@@ -327,6 +360,7 @@ class _TableSnapshot:
 
     def _write(self, plan: _Plan, step: _Step, mark: Any) -> bool:
         """Writes a step's rows. True if ``mark`` is in its transaction."""
+        present = self.table.rows(self.spark).columns
         columns, keys, position = self._columns(), self.state.keys, quoted(self.settings.position_column)
         rows = self.source.rows(predicates=json.dumps(step.conditions)).select(*columns.values())
         if (deleted := self._deleted_since(plan)) is not None:
@@ -341,6 +375,7 @@ class _TableSnapshot:
         bounds = "".join(f" AND old.{quoted(keys[0])} {sign} {end}" for sign, end in ends if end is not None)
 
         def statement(target: str, view: str) -> str:
+            self._check_beside(plan, present)
             return (
                 f"MERGE INTO {target} AS old USING {view} AS new ON {same_key(keys)}{bounds} "
                 f"WHEN MATCHED AND {self._is_older(plan)} THEN UPDATE SET {', '.join(sets)} "
@@ -353,12 +388,14 @@ class _TableSnapshot:
     def _end(self, plan: _Plan) -> int:
         """Removes what the snapshot does not confirm, and what was deleted while its rows were on their way."""
         own = f"endswith(old.{quoted(self.settings.position_column)}, '{FROM_SNAPSHOT}{plan.name}')"
+        check = partial(self._check_beside, plan)
         if (deleted := self._deleted_since(plan)) is not None:
             action = "DELETE"
             if self.state.deleted:
                 action = f"UPDATE SET {quoted(self.state.deleted)} = current_timestamp()"
 
             def statement(target: str, view: str) -> str:
+                check()
                 condition = f"ON {same_key(self.state.keys)} WHEN MATCHED AND {own}"
                 return f"MERGE INTO {target} AS old USING {view} AS new {condition} THEN {action}"
 
@@ -366,20 +403,24 @@ class _TableSnapshot:
             self._merges.merge(deleted, view, self.table.place, None, statement)
         # a truncation has removed what was there before it, and the log tells what came behind it
         condition = self._is_older(plan) if self._known_state().truncated == plan.truncated else own
-        removed = self.target.delete(self.spark, condition)
+        removed = self.target.delete(self.spark, condition, check)
         self.spark.sql(f"ALTER TABLE {self.target.sql} UNSET TBLPROPERTIES IF EXISTS ('{_PLAN}')")
         return removed
 
     def _deleted_since(self, plan: _Plan) -> DataFrame | None:
         """The keys that the merge has deleted since the snapshot's place was taken."""
-        self.target.read_columns(self.spark)  # the merge may have deleted its first key
-        if (deletions := self.target.deletions(self.spark)) is None:
+        if (deletions := self._deletions()) is None:
             return None
-        is_later = f"{place_in(quoted(self.settings.position_column))} > '{plan.place}'"
+        is_later = f"{place_in(quoted(self.settings.position_column))} > '{plan.deleted}'"
         return deletions.where(is_later).select(*map(quoted, self.state.keys)).distinct()
 
+    def _deletions(self) -> DataFrame | None:
+        self.target.read_columns(self.spark)  # the merge may have deleted its first key
+        return self.target.deletions(self.spark)
+
     def _place(self) -> str:
-        return place_in(f"old.{quoted(self.settings.position_column)}")
+        """SQL: the place of the row ``old``; a row that somebody has written by hand has none, and is before all others."""
+        return place_in(f"coalesce(old.{quoted(self.settings.position_column)}, '')")
 
     def _is_older(self, plan: _Plan) -> str:
         """SQL: the row ``old`` was there before the snapshot; one of an earlier snapshot may have the same place."""

@@ -134,7 +134,7 @@ def plan_ranges(connection: Connection, values: Values, selection: Selection) ->
     if values["predicates"]:
         return _by_conditions(connection, values["predicates"], selection)
     column = _column(connection, values, selection)
-    if column is None:
+    if column is None or not connection.dialect.has_order(column):
         return [KeyRange()]
     parts = values["numPartitions"] or _partition_count(connection, values, selection)
     if parts == 1:

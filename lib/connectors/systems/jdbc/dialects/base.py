@@ -48,7 +48,7 @@ class Column:
     """A column of a table: ``sql`` is its type in the database, ``kind`` that type in Arrow (``None``: no equal).
 
     ``collation`` names the rules for comparing its text, if a statement must name them. ``base`` is the type of a domain's
-    values, without its length.
+    values, without its length, or of values that are read as text.
     """
 
     name: str
@@ -329,6 +329,10 @@ class Dialect(ABC):
     def bound(self, placeholder: str, sql: str) -> str:
         """A placeholder for a value to compare with columns of the type ``sql``."""
         return f"CAST({placeholder} AS {sql})" if sql else placeholder
+
+    def has_order(self, column: Column) -> bool:
+        """False for a column whose values a condition does not compare as the database sorts them."""
+        return True
 
     def literal(self, value: str | int | float) -> str:
         """A value in the text of a statement, for conditions that no parameter can be given to."""

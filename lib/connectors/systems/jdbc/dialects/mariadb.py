@@ -261,6 +261,10 @@ class MariaDb(Dialect):
         """Casts only decimals, which MariaDB would compare with text as floating point numbers."""
         return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
 
+    def has_order(self, column: Column) -> bool:
+        """As in the base class: the words of an enum are sorted by their numbers, and bits are no text."""
+        return column.base not in _UNORDERED
+
     def literal(self, value: str | int | float) -> str:
         return str(value) if isinstance(value, int) else f"_utf8mb4 X'{str(value).encode().hex()}'"  # whatever sql_mode says
 
@@ -289,7 +293,7 @@ class MariaDb(Dialect):
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
             fields = list(cursor._result.fields)  # more than DB-API has: lengths, and whether bytes are text
-        return [Column(field.name, *_field_type(field)) for field in fields]
+        return [Column(field.name, *_field_type(field), base=_base(field)) for field in fields]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         """As in the base class; for a query the estimated rows of its outermost join, times their estimated length."""
@@ -380,6 +384,7 @@ class MariaDb(Dialect):
         return zlib.crc32(self.address.database.encode()) >> 1
 
 
+_UNORDERED = ("enum", "set", "bit")
 _BINARY = 63
 """The character set of bytes that are no text."""
 _TYPES = {
@@ -412,6 +417,11 @@ def _field_type(field: Any) -> tuple[str, pa.DataType | None]:
         return name, _READ[name]
     name = _TYPES.get(code, "char")
     return name, _UNSIGNED[name] if unsigned and name in _UNSIGNED else (_READ[name] if code in _TYPES else None)
+
+
+def _base(field: Any) -> str:
+    """The type of values that are read as text, where that is of interest."""
+    return "enum" if field.flags & 256 else "set" if field.flags & 2048 else "bit" if field.type_code == 16 else ""
 
 
 def _collation(name: str) -> str:
