@@ -125,12 +125,13 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
         raise _wrong("new", text)
     table, topic, origin = MergedTable(name, place, 0), f"{prefix}.{source}", DatabaseTable(spark, database, source)
     is_there = known_columns(spark, place) is not None
-    if is_there and (state := table.state(spark)) is not None and state.topic == topic:
+    state = table.state(spark) if is_there else None
+    if state is not None and state.topic == topic:
         return table
     if filters := [option for option in _FILTERS if database.get(option)]:
         text = f"has {filters[0]}, and only the log knows which columns {source} has there. {_IN_LOG}"
         raise _wrong("database", text)
-    if is_there and not table.rows(spark).isEmpty():
+    if is_there and (state is not None or not table.rows(spark).isEmpty()):
         raise _wrong("new", f"has {name}, and {place.location} is another table; give it another name.")
     jdbc: Any = JdbcSource.of(origin.options)
     slot, publication = database.get("slot.name", "debezium"), database.get("publication.name", "dbz_publication")
