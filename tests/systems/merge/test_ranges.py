@@ -502,7 +502,7 @@ def test_behind_another_query_it_begins_anew(log: Log, monkeypatch: pytest.Monke
     log.shop.run("UPDATE shop.orders SET name = 'untold' WHERE id = 40", "DELETE FROM shop.orders WHERE id = 41")
     log.upsert(42, "told", 1)
     records, log.records = log.records, []
-    log.tables.restart()
+    log.tables.restart(onNewQuery="continue")
     rows = [(record["topic"], record["key"], record["value"], None) for record in records]
     frame = log.tables.spark.createDataFrame(rows, COLUMNS)
     log.tables.function.write(frame, Batch(log.tables.function.sink.sink_id(), "another", 0))
