@@ -151,8 +151,9 @@ class DatePattern:
         while at < len(pattern):
             token = _TOKEN.match(pattern, at)
             letter = token[3] if token else None
-            if token is None or (letter and letter not in (*_UNITS, "S")):
-                text = f'has "{pattern[at]}", which only Spark itself knows; write without it, or by foreach_batch, to s3:// '
+            if token is None or (letter and (letter not in (*_UNITS, "S") or token[2].startswith("MMM"))):  # a month's name
+                part = token[2] if token else pattern[at]
+                text = f'has "{part}", which only Spark itself knows; write without it, or by foreach_batch, to s3:// '
                 text += "with the jar hadoop-aws."
                 raise Misconfigured(connector, [Problem("bucket", text)])
             at = token.end()
