@@ -17,7 +17,7 @@ import click
 
 from connectors.ground.errors import Misconfigured, Problem
 from connectors.ground.state import digest
-from connectors.workbench.pipeline import slice_folder
+from connectors.workbench.batch_record import slice_folder
 from connectors.workbench.settings import workdir
 
 from .cli_systems import pairs

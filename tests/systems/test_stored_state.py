@@ -14,6 +14,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -84,12 +85,12 @@ def sink_class(name: str) -> type[Sink]:
     return sink
 
 
-def states(sink: Sink, state: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+def states(sink: Sink, state: Callable[[], Any], rows: pa.RecordBatch = ROWS) -> Iterator[tuple[str, Any]]:
     """The state of a target after each step of a batch, and after a batch write with an id of its own."""
     for number in range(2):
         batch, commit = Batch(sink.sink_id(), QUERY, number), Commit(sink)
         commit.begin(batch)
-        staged = [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))]
+        staged = [stage(sink, batch, rows.schema, 0, iter([rows]))]
         yield f"batch {number} staged", state()
         if isinstance(committer := sink.committer(), Committer):
             with patch.object(type(committer), "publish", side_effect=Fatal("a death")), contextlib.suppress(Fatal):
@@ -100,7 +101,7 @@ def states(sink: Sink, state: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
             commit.finish(batch, staged)
         yield f"batch {number} committed", state()
     batch = Batch(sink.sink_id(), app_query("nightly"), 7)
-    Commit(sink).finish(batch, [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))])
+    Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter([rows]))])
     yield "batch write", state()
 
 
@@ -120,6 +121,16 @@ def test_a_sink_of_files(name: str, tmp_path: Path) -> None:
     options = {"path": str(target), "sinkId": "sample", **({"fileFormat": "json"} if name == "files" else {})}
     sink = sink_class(name).of(options)
     check(name, dict(states(sink, lambda: tree(target))), FOLDER=str(tmp_path))
+
+
+def test_folders_by_time_with_success_files(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    finish = {"bucket.successFile": "_SUCCESS", "bucket.finishedAfter": "1 hour"}
+    bucket = {"bucket": "yyyy/MM/dd", "bucket.timeColumn": "at", "bucket.timeZone": "Europe/Berlin", **finish}
+    sink = sink_class("files").of({"path": str(target), "sinkId": "sample", "fileFormat": "json", **bucket})
+    times = [datetime(2024, 3, day, tzinfo=timezone.utc) for day in (5, 7)]
+    rows = pa.RecordBatch.from_pylist([{"at": time} for time in times], pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    check("files-success", dict(states(sink, lambda: tree(target), rows)), FOLDER=str(tmp_path))
 
 
 @pytest.mark.server

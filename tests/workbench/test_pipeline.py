@@ -6,7 +6,6 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -22,28 +21,11 @@ from connectors.systems.file_stream import FileStreamSource
 from connectors.systems.files import FilesSink
 from connectors.testing import demos
 from connectors.testing.demo import Demo, Order
-from connectors.workbench import Pipeline, pipeline
 from connectors.workbench.settings import VOLUMES_VARIABLE
 
+from .helpers import pipeline_in
+
 LINES = {"path": "/logs/*.log", "value.format": "json", "schema": "id long"}
-
-
-def pipeline_in(folder: Path | str, ends: str = "lines to delta", **parameters: str) -> Pipeline:
-    source, _, target = ends.partition(" to ")
-    defaults = {
-        "name": "p",
-        "workdir": str(folder),
-        "source": f"{folder}/*.log",
-        "target": f"{folder}/table",
-        "address": "there",
-        "options": "{}",
-        "checks": '[{"not_null": "id"}, {"unique": "id"}]',
-        "lookback": "",
-        "trigger": "availableNow",
-    }
-    widgets = SimpleNamespace(get={**defaults, **parameters}.__getitem__)
-    address = "source" if source == "lines" else "address"
-    return pipeline(SimpleNamespace(widgets=widgets), source=source, target=target, address=address)
 
 
 @pytest.mark.parametrize("errors", ["fail", "skip", "deadletter"])
@@ -196,36 +178,6 @@ def test_rows_that_were_refused_long_ago_hide_none_that_are_lost_now(spark: Any,
     }  # fmt: skip
 
 
-@pytest.mark.soak
-@pytest.mark.spark
-def test_rows_that_a_batch_is_having_refused_are_not_yet_counted(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("connectors.workbench.versions._RECENT", 1)
-    state = pipeline_in(tmp_path, "delta to kafka")
-    refused, mark = tmp_path / "p" / "refused", json.dumps({"connectors": {"sink": "s", "query": "q", "batch": 0}})
-    refused.mkdir(parents=True)
-    keys = spark.range(10).selectExpr("id", "current_timestamp() delivered_at")
-    keys.write.format("delta").save(state.path("keys"))
-    counts = spark.createDataFrame([(10, 10)], "rows long, good long").write.format("delta")
-    counts.option("userMetadata", mark).save(state.path("counts"))
-    spark.range(0).write.format("delta").save(state.path("quarantine"))
-    spark.sql(f"ALTER TABLE delta.`{state.path('counts')}` SET TBLPROPERTIES ('a' = 'b')")
-
-    def delivered(rows: Any) -> int:
-        row = state.reconciliation(spark, rows).collect()[0]
-        assert (row.read, row.dead_letters) == (10, 0)
-        return int(row.delivered)
-
-    letters = pa.Table.from_pylist([{"at": datetime.datetime.now(datetime.timezone.utc)}] * 5, DEAD_LETTERS)
-    pq.write_table(letters, refused / "kafka-1.parquet")
-    assert delivered(spark.range(10)) == 10
-    assert delivered(spark.range(5, 10)) == 5, "the letters of another batch hide none that is lost"
-    keys.selectExpr("id + 10 AS id", "delivered_at").write.format("delta").mode("append").save(state.path("keys"))
-    assert delivered(spark.range(15)) == 10
-    assert delivered(spark.range(5, 15)) == 5
-
-
 @pytest.mark.parametrize("name", ["orders", ".orders", "shop.", "a.shop.orders"])
 def test_a_name_with_one_dot_is_asked_for_by_its_parameter(tmp_path: Path, name: str) -> None:
     assert pipeline_in(tmp_path, "cassandra to delta", source="shop.orders").source.parts == ("shop", "orders")
@@ -239,72 +191,10 @@ def test_properties_that_are_no_json_are_told_by_their_parameter(tmp_path: Path)
         pipeline_in(tmp_path, "delta to connect", address="a=1").target.properties  # noqa: B018
 
 
-@pytest.mark.soak
-@pytest.mark.spark
-def test_a_batch_that_is_being_written_is_not_yet_counted(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = pipeline_in(tmp_path, checks='[{"expression": "id % 4 > 0"}]')
-
-    def run(first: int, good: int, *, is_whole: bool = True) -> None:
-        sinks = state.checks.foreach_batch(
-            good=connectors.foreach_batch("delta", path=state.table["path"]),
-            quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
-            counts=connectors.foreach_batch("delta", path=state.path("counts")) if is_whole else None,
-        )
-        spark.range(first, first + 8).write.format("delta").mode("append").save(f"{tmp_path}/source")
-        writer = spark.readStream.format("delta").load(f"{tmp_path}/source").writeStream.foreachBatch(sinks)
-        writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
-        assert state.reconciliation(spark).collect() == [(good // 3 * 4, good, 0, good // 3)]
-
-    run(0, 6)
-    run(8, 12)
-    run(16, 12, is_whole=False)
-    monkeypatch.setattr("connectors.workbench.versions._RECENT", 1)  # as a gate that takes long meets it
-    for table in (state.table["path"], state.path("quarantine")):
-        spark.sql(f"OPTIMIZE delta.`{table}`")
-    run(24, 12, is_whole=False)
-    spark.sql(f"DELETE FROM delta.`{state.table['path']}` WHERE id < 2")  # behind a batch that is not whole
-    assert state.reconciliation(spark).collect() == [(16, 11, 0, 4)]
-
-
-@pytest.mark.spark
-def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(name: str, first: int, *, is_whole: bool = True) -> None:
-        state = pipeline_in(tmp_path, name=name, checks='[{"expression": "id % 4 > 0"}]')
-        sinks = state.checks.foreach_batch(
-            good=connectors.foreach_batch("delta", state.table),
-            quarantined=connectors.foreach_batch("delta", path=state.path("quarantine")),
-            counts=connectors.foreach_batch("delta", path=state.path("counts")) if is_whole else None,
-        )
-        source = f"{tmp_path}/source_{name}"
-        spark.range(first, first + 8).write.format("delta").mode("append").save(source)
-        writer = spark.readStream.format("delta").load(source).writeStream.foreachBatch(sinks)
-        writer.option("checkpointLocation", state.path("checkpoint")).trigger(availableNow=True).start().awaitTermination()
-
-    run("p@2026-03-01", 0)
-    run("p@2026-03-02", 8, is_whole=False)
-    run("p", 16)
-    run("p@2026-03-01", 24, is_whole=False)
-    for name in ("p", "p@2026-03-01"):
-        assert pipeline_in(tmp_path, name=name).reconciliation(spark).collect() == [(16, 12, 0, 4)]
-    monkeypatch.setattr("connectors.workbench.versions._RECENT", 1)  # since the kill, others have written many versions
-    run("p@2026-03-03", 40)
-    assert pipeline_in(tmp_path).reconciliation(spark).collect() == [(24, 18, 0, 6)]
-
-
 @pytest.mark.parametrize("ends", ["lines to files", "delta to delta", "cdc to delta", "cdc_database to delta"])
 def test_only_what_is_appended_to_a_table_has_slices(tmp_path: Path, ends: str) -> None:
     with pytest.raises(Misconfigured, match=r'name +must have no "@": slices are of pipelines that append.*got "p@2026-03-01"'):
         pipeline_in(tmp_path, ends, name="p@2026-03-01", target_options="{}")
-
-
-@pytest.mark.spark
-def test_a_gate_before_the_first_batch_says_so(spark: Any, tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"name +is p, which has recorded no batch in .*/p/counts. Run it first"):
-        pipeline_in(tmp_path).reconciliation(spark)
 
 
 @pytest.mark.soak
@@ -502,17 +392,6 @@ def test_slices_have_no_url_for_their_state() -> None:
 
 def test_an_address_is_not_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(pipeline_in(tmp_path, "redis to delta", address="redis://:secret@host").source)
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_letters_are_counted_wherever_the_folder_of_pipelines_is(spark: Any, tmp_path: Path, scheme: str) -> None:
-    state = pipeline_in(f"{scheme}{tmp_path}")
-    assert state._letters(spark, state.path("letters")) == 0
-    (tmp_path / "p" / "letters").mkdir(parents=True)
-    assert state._letters(spark, state.path("letters")) == 0
-    pq.write_table(pa.Table.from_pylist([{"source": "s"}] * 3, DEAD_LETTERS), tmp_path / "p" / "letters" / "s-1.parquet")
-    assert state._letters(spark, state.path("letters")) == 3
 
 
 def test_orders_of_a_demonstration_have_other_ids_after_a_kill(tmp_path: Path) -> None:

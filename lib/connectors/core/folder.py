@@ -6,6 +6,7 @@
     <target>/.connectors/<sink id>/ledger/<query>/…     which batches are committed
     <target>/.connectors/<sink id>/stage/<attempt>/…    the output of task attempts
     <target>/.connectors/<sink id>/parts/…              committed parts that grow into larger files (rolling)
+    <target>/.connectors/<sink id>/open/…               marks of folders by time that wait for their success file
     <target>/.connectors/<sink id>/uploads/…            publications to S3 that are prepared but not completed
 """
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3
 """The number of newest earlier runs whose staged files of a batch are kept: one of them may still be alive."""
-_FOLDERS_OF_STATE: Final = ("ledger", "seals", "ready")
+_FOLDERS_OF_STATE: Final = ("ledger", "seals", "open", "ready")
 """The folders whose files are written under a temporary name and then renamed; ``ready`` is that of dead letters."""
 _ATTEMPT: Final = 4
 """The number of path components in the name of an attempt's staging folder."""

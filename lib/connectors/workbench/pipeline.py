@@ -15,10 +15,11 @@ from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration
 from ..ground.runtime import in_workspace
+from .batch_record import BatchRecord, letter_count, slice_folder
 from .servers import demo
 from .settings import VOLUMES, workdir
 from .target_schema import TargetSchema
-from .versions import count_until, history, loaded, newest_versions, rows_at, until
+from .versions import history, loaded, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
@@ -32,8 +33,6 @@ _PART: Final = r"[^./\\\s]+"
 _FORMS: Final = {"table": "catalog.schema.table", "schema": "catalog.schema"}
 """The names that a target can have in a catalog."""
 _NAME: Final = re.compile(r"\w[\w.-]*")
-_SLICES: Final = "slices"
-"""The folder of the state of slices, in that of their pipeline."""
 _DELTA: Final = "delta"
 _DATABASES: Final = ("cdc_database", "jdbc_database")
 _SCHEMA: Final = "schema"
@@ -310,20 +309,21 @@ class Pipeline:
         left out; a listing of files in ``rows`` must be newer than the records of the batches. Slices and their pipeline are
         counted together.
         """
-        read, good, batches = self._recorded(spark)
-        newest = batches.get(self._whole)
-        last = self._last_batches(batches)
-        letters = sum(self._letters(spark, f"{folder}/letters") for folder in batches)
-        refused = self._letters(spark, self._refused, until("at", newest))
+        record = BatchRecord(spark, self._whole)
+        if not record.newest:
+            text = f"is {self.name}, which has recorded no batch in {self.path('counts')}"
+            raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.")
+        newest = record.newest.get(self._whole)
+        letters, refused = record.letters(), letter_count(spark, self._refused, until("at", newest))
         if self.ends["target"].system == _DELTA:
-            delivered = count_until(spark, self.table, last, self._pending(last))
+            delivered = record.delivered(self.table)
         else:
-            delivered = good - refused
+            delivered = record.good - refused
             if rows is not None:
-                recent = self._letters(spark, self._refused, f"{until('at', newest)} AND {self._since('at', _COMMIT_SECONDS)}")
+                recently = f"{until('at', newest)} AND {self._since('at', _COMMIT_SECONDS)}"
+                recent = letter_count(spark, self._refused, recently)
                 delivered -= max(self.lost(spark, rows, newest).count() - recent, 0)
-        quarantined = sum(count_until(spark, {"path": f"{folder}/quarantine"}, last) for folder in batches)
-        row = (read + letters, delivered, letters + refused, quarantined)
+        row = (record.read + letters, delivered, letters + refused, record.quarantined())
         return spark.createDataFrame([row], "read long, delivered long, dead_letters long, quarantined long")
 
     def merged(self, spark: SparkSession) -> DataFrame:
@@ -363,67 +363,6 @@ class Pipeline:
         """The folder of the dead letters that the target has refused."""
         return str(self._options("target").get("deadLetterPath") or self.path("refused"))
 
-    def _recorded(self, spark: SparkSession) -> tuple[int, int, dict[str, Row | None]]:
-        """The rows of all complete batches, and how many of them were good.
-
-        Also the newest batch, if a batch wrote them, by the folders of the pipeline and of its slices.
-        """
-        from pyspark.errors import AnalysisException
-
-        batches: dict[str, Row | None] = {}
-        read = good = 0
-        for folder in self._folders:
-            table = {"path": f"{folder}/counts"}
-            try:
-                newest, batches[folder] = newest_versions(spark, table)
-            except AnalysisException:
-                continue
-            counts = rows_at(spark, table, newest).selectExpr("sum(rows)", "sum(good)").collect()[0]
-            read, good = read + (counts[0] or 0), good + (counts[1] or 0)
-        if not batches:
-            text = f"is {self.name}, which has recorded no batch in {self.path('counts')}"
-            raise _wrong("name", f"{text}. Run it first; or give the name and the workdir of one that has run.")
-        return read, good, batches
-
-    @property
-    def _folders(self) -> list[str]:
-        """The folders of the pipeline and of its slices."""
-        return [self._whole, *map(str, sorted(Path(self._whole, _SLICES).glob("*")))]
-
-    def _last_batches(self, batches: Mapping[str, Row | None]) -> dict[str, int]:
-        """The number of the last recorded batch of each query: -1 for one that has begun and recorded none."""
-        last = {row.query: int(row.batch) for row in batches.values() if row is not None}
-        for folder, checkpoint in self._checkpoints.items():
-            if folder not in batches:
-                last[_query(checkpoint)] = -1
-        return last
-
-    def _pending(self, last: Mapping[str, int]) -> set[str]:
-        """The queries that have planned a batch after the ``last`` one: the target may have its rows."""
-        pending = set()
-        for checkpoint in self._checkpoints.values():
-            planned = (int(file.name) for file in Path(checkpoint, "offsets").glob("*") if file.name.isdecimal())
-            if max(planned, default=-1) > last.get(query := _query(checkpoint), -1):
-                pending.add(query)
-        return pending
-
-    @property
-    def _checkpoints(self) -> dict[str, Path]:
-        """The checkpoints that there are, by the folders of the pipeline and of its slices."""
-        checkpoints = {folder: Path(folder, "checkpoint") for folder in self._folders}
-        return {folder: checkpoint for folder, checkpoint in checkpoints.items() if (checkpoint / "metadata").exists()}
-
-    @staticmethod
-    def _letters(spark: SparkSession, folder: str, condition: str = "true") -> int:
-        from pyspark.errors import AnalysisException
-
-        try:
-            return spark.read.parquet(folder).where(condition).count()
-        except AnalysisException as none:  # the first letter makes the folder
-            if none.getCondition() not in ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"):
-                raise
-            return 0
-
     def _demonstration(self, side: str, parameter: str) -> Demo:
         """The demonstration of an end. If its system has lost its earlier data, the pipeline begins anew too."""
         system, mark = self.ends[side].system, self._mark(side)
@@ -454,7 +393,8 @@ class Pipeline:
         if has_mark and not is_demonstration:
             text = f"is given, but {self.name} is a demonstration until now, with its state in {self.folder}"
             raise _wrong(parameter, f"{text}. Give the pipeline another name and another target.")
-        own = [*(Path(self.path(part)) for part in ("checkpoint", "copy")), *Path(self._whole, _SLICES).glob("*/checkpoint")]
+        own = [Path(self.path("checkpoint")), Path(self.path("copy"))]
+        own += Path(slice_folder(self._whole, "")).glob("*/checkpoint")
         if is_demonstration and not has_mark and any(path.exists() for path in own):
             text = f"missing; {self.name} has run on a system of your own, with its state in {self.folder}"
             raise _wrong(parameter, f"{text}. Give its address, or a demonstration another name and another target.")
@@ -493,16 +433,6 @@ class Pipeline:
 
     def _parameter(self, name: str) -> str:
         return str(self._dbutils.widgets.get(name)).strip()
-
-
-def slice_folder(folder: str, name: str) -> str:
-    """The folder of the state of the slice ``name``, of a pipeline whose state is in ``folder``."""
-    return f"{folder}/{_SLICES}/{name}"
-
-
-def _query(checkpoint: Path) -> str:
-    """The id of the query whose ``checkpoint`` this is."""
-    return str(json.loads((checkpoint / "metadata").read_text())["id"])
 
 
 def _connectors(system: str) -> tuple[type[Source] | None, type[Sink] | None]:

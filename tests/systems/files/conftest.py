@@ -19,6 +19,7 @@ _CASES = {
     "TestRollingHdfs": (f"{_TAKEN}[foreach_batch", f"{_KILLED}[foreach_batch"),
     "TestHdfsOnSpark": (f"{_FAULTS}[format", f"{_REPLAYED}[foreach_batch"),
     "TestBucketed": _REMOTE,
+    "TestFinished": (*_REMOTE, "test_a_commit_that_raises", "test_a_zombie"),
     "TestSealing": (*_REMOTE, "test_a_killed_run_is_finished_by_the_next_ones[foreach_batch"),
 }
 """The cases that stay in ``make test``, by the beginning of their names."""

@@ -58,6 +58,39 @@ class BucketedContext(RollingContext):
         return {"id": number, "at": datetime.datetime(2024, 2, 28, 22, 30, tzinfo=datetime.timezone.utc) + hours}
 
 
+class FinishedContext(RollingContext):
+    """Six rows of each hour wait in its folder; a success file appears there as soon as a row of the next hour is committed."""
+
+    schema = BucketedContext.schema
+    select = ("value AS id", "timestamp_seconds(1709164800 + value * 600) AS at")
+    begin = datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc)
+
+    def options(self) -> dict[str, str]:
+        bucket = {"bucket": "'day='yyyy-MM-dd/HH", "bucket.timeColumn": "at"}
+        return {**super().options(), **bucket, "bucket.successFile": "_SUCCESS", "bucket.finishedAfter": "0s"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        hidden = list(self.folder.glob(".connectors/*/parts/*/*/*.parquet"))
+        is_one_sink = len(list(self.folder.glob(".connectors/*"))) == 1  # each finishes the folders of its own rows
+        early = {f"{file.parts[-3]}/{file.parts[-2]}" for file in hidden} & self.finished()
+        assert not (is_one_sink and early), "a success file came early"
+        return [{**row, "at": row["at"].replace(tzinfo=datetime.timezone.utc)} for row in super().rows()]
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"id": number, "at": self.begin + datetime.timedelta(minutes=10 * number)}
+
+    def finished(self) -> set[str]:
+        """The folders that have a success file."""
+        return {file.parent.relative_to(self.folder).as_posix() for file in self.folder.glob("day=*/*/_SUCCESS")}
+
+    def expect(self, last: int, first: int = 1) -> None:
+        super().expect(last, first)
+        hours = {self.row(number)["at"].replace(minute=0) for number in range(first, last + 1)}
+        over = {f"{hour:day=%Y-%m-%d/%H}" for hour in hours if hour + datetime.timedelta(hours=1) <= self.row(last)["at"]}
+        assert over <= self.finished()
+        assert all(folder < f"{self.row(last)['at']:day=%Y-%m-%d/%H}" for folder in self.finished())
+
+
 class SealingContext(FilesContext):
     """Each commit seals the two parts of before, and more or fewer where tasks are."""
 

@@ -8,6 +8,7 @@ from ..pipelines import CopyContext, Pipeline, Pipelines
 from ..reference_contexts import FilesContext, FileStreamContext
 from .contexts import (
     BucketedContext,
+    FinishedContext,
     HdfsContext,
     RollingContext,
     RollingHdfsContext,
@@ -20,6 +21,7 @@ from .test_source import FilesSourceContext
 PIPELINES: Pipelines = {
     "rolling files": Pipeline(RollingContext, "foreach_batch"),
     "rolling buckets": Pipeline(BucketedContext, "format"),
+    "finished folders": Pipeline(FinishedContext, "foreach_batch"),
     "rolling files on S3": Pipeline(RollingS3Context, "format"),
     "files on HDFS": Pipeline(HdfsContext, "format"),
     "rolling files on HDFS": Pipeline(RollingHdfsContext, "foreach_batch"),
@@ -32,6 +34,7 @@ SCHEDULES = dict.fromkeys(
         FilesContext,
         RollingContext,
         BucketedContext,
+        FinishedContext,
         SealingContext,
         S3Context,
         RollingS3Context,

@@ -187,7 +187,7 @@ class TestBuckets:
     def test_patterns_are_those_of_spark(self, pattern: str, expected: str) -> None:
         assert DatePattern("x", pattern).shown(datetime.datetime(2024, 3, 5, 7, 8, 9, 12345)) == expected
 
-    @pytest.mark.parametrize(("pattern", "sign"), [("yyyy-'W'w", "w"), ("EEE", "E"), ("yyyy[MM]", "[")])
+    @pytest.mark.parametrize(("pattern", "sign"), [("yyyy-'W'w", "w"), ("EEE", "EEE"), ("dd-MMM", "MMM"), ("yyyy[MM]", "[")])
     def test_a_pattern_that_only_spark_knows_is_told(self, pattern: str, sign: str) -> None:
         with pytest.raises(Misconfigured, match=rf'bucket .*has "{re.escape(sign)}", which only Spark'):
             DatePattern("x", pattern)

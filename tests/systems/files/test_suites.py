@@ -6,6 +6,7 @@ from connectors.testing import SinkSuite
 
 from .contexts import (
     BucketedContext,
+    FinishedContext,
     HdfsContext,
     RollingContext,
     RollingHdfsContext,
@@ -27,6 +28,11 @@ class TestRolling(FewerStarts):
 
 class TestBucketed(FewerStarts):
     context = BucketedContext
+
+
+class TestFinished(FewerStarts):
+    context = FinishedContext
+    test_two_queries_write_to_one_target_by_sink_ids_of_their_own = None  # each of them finishes the folders of its own rows
 
 
 class TestSealing(FewerStarts):

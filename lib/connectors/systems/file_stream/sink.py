@@ -56,7 +56,8 @@ class FileStreamSink(FilesSink):
     )
 
     def __init__(self, values: Values) -> None:
-        fixed = {"fileFormat": "text", "partitionBy": (), "bucket": None, "partPrefix": "part", "compression": None}
+        unset = dict.fromkeys(("bucket", "bucket.successFile", "compression"))
+        fixed = {"fileFormat": "text", "partitionBy": (), "partPrefix": "part", **unset}
         super().__init__(Values({**values, **fixed}, frozenset(values), {}))
 
     @classmethod

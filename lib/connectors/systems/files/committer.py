@@ -8,7 +8,9 @@ from pathlib import PurePosixPath
 from ...core import Batch, Committable, Committer, Fatal, Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import is_stream
+from ...ground.options import Values
 from .rolling import Sealer
+from .success_files import SuccessFiles
 
 
 def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str:
@@ -30,11 +32,12 @@ def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str
 class FilesCommitter(Committer):
     """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first to the parts."""
 
-    def __init__(self, folder: SinkFolder, prefix: str, retention: float, sealer: Sealer, *, rolling: bool) -> None:
+    def __init__(self, folder: SinkFolder, values: Values, sealer: Sealer, *, rolling: bool) -> None:
         self.folder = folder
-        self.prefix = prefix
-        self.retention = retention
+        self.prefix = values["partPrefix"]
+        self.retention = values["stagingRetention"]
         self.sealer = sealer
+        self.success_files = SuccessFiles(folder, values) if values["bucket.successFile"] else None
         self.rolling = rolling
 
     def check(self, committables: Sequence[Committable], rows: int) -> None:
@@ -67,8 +70,11 @@ class FilesCommitter(Committer):
         self.folder.sync_names(final for _, final in files)
         for committable in committables:
             self.discard(committable)
-        if waits:
-            self.sealer.seal()
+        finished = self.success_files.finished(batch, committables) if self.success_files else set()
+        if waits or finished:
+            self.sealer.seal(finished=finished)
+        if self.success_files:
+            self.success_files.put(finished)
 
     def discard(self, committable: Committable) -> None:
         self.folder.remove(committable.data["attempt"])

@@ -151,8 +151,9 @@ class DatePattern:
         while at < len(pattern):
             token = _TOKEN.match(pattern, at)
             letter = token[3] if token else None
-            if token is None or (letter and letter not in (*_UNITS, "S")):
-                text = f'has "{pattern[at]}", which only Spark itself knows; write without it, or by foreach_batch, to s3:// '
+            if token is None or (letter and (letter not in (*_UNITS, "S") or token[2].startswith("MMM"))):  # a month's name
+                part = token[2] if token else pattern[at]
+                text = f'has "{part}", which only Spark itself knows; write without it, or by foreach_batch, to s3:// '
                 text += "with the jar hadoop-aws."
                 raise Misconfigured(connector, [Problem("bucket", text)])
             at = token.end()
@@ -161,6 +162,23 @@ class DatePattern:
                 self.unit = max(self.unit, _UNITS.get(letter, "microsecond"), key=_ORDER.index)
             else:
                 self._parts.append(token[4] or (token[1] or "'").replace("''", "'"))
+
+    def span(self, folder: str) -> tuple[datetime.datetime, datetime.datetime] | None:
+        """The begin and the end of the bucket in ``folder``, without a zone, as far as its name tells them."""
+        units = [_UNITS.get(part[0], "microsecond") for part in self._parts if not isinstance(part, str)]
+        form = "".join(re.escape(part) if isinstance(part, str) else f"([0-9]{{{part[1]},}})" for part in self._parts)
+        if (match := re.fullmatch(form, folder)) is None:
+            return None
+        try:
+            numbers: dict[str, Any] = dict(zip(units, map(int, match.groups()), strict=True))
+            begin = datetime.datetime(1, 1, 1).replace(**numbers)
+            if self.unit == "year":
+                return begin, begin.replace(year=begin.year + 1)
+            if self.unit == "month":
+                return begin, (begin + datetime.timedelta(days=31)).replace(day=1)
+            return begin, begin + datetime.timedelta(**{f"{self.unit}s": 1})
+        except (ValueError, OverflowError):
+            return None
 
     def shown(self, time: datetime.datetime) -> str:
         return "".join(part if isinstance(part, str) else _shown(time, *part) for part in self._parts)

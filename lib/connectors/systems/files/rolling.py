@@ -19,7 +19,7 @@ import atexit
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
@@ -92,9 +92,12 @@ class HiddenPart(NamedTuple):
         return bucket, name.rpartition("-")[2].partition(".")[2]  # partPrefix, at the start of the name, may have a dot
 
 
-def due(parts: Iterable[HiddenPart], now: float, policy: RollingPolicy, *, ending: bool = False) -> list[list[HiddenPart]]:
-    """The groups of parts to seal now, each as one file; ``ending`` seals everything."""
-    return [group for bucket in _by_kind(parts) for group in _due(bucket, now, policy, ending)]
+def due(
+    parts: Iterable[HiddenPart], now: float, policy: RollingPolicy, *, ending: bool = False, finished: Collection[str] = ()
+) -> list[list[HiddenPart]]:
+    """The groups of parts to seal now, each as one file: all parts of ``finished`` buckets, and with ``ending`` everything."""
+    buckets = [(bucket, ending or bucket[0].kind[0] in finished) for bucket in _by_kind(parts)]
+    return [group for bucket, is_over in buckets for group in _due(bucket, now, policy, is_over)]
 
 
 def crowded(parts: Iterable[HiddenPart]) -> list[list[HiddenPart]]:
@@ -165,21 +168,23 @@ class Sealer:
         """The hidden parts."""
         return [HiddenPart.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
 
-    def seal(self, *, ending: bool = False) -> int:
-        """Seals the parts that are due, all if ``ending``. Returns the number of files that this call published."""
+    def seal(self, *, ending: bool = False, finished: Collection[str] = ()) -> int:
+        """Seals the parts that are due: all of ``finished`` buckets, all if ``ending``. Returns how many files it published."""
         with self._lock:
             published, parts = 0, self.parts()
-            while self._may_have_pending or self._work(parts, ending):
+            while self._may_have_pending or self._work(parts, ending, finished):
                 number = self._finish_seals()
-                visible, merged = self._work(self.parts(), ending) or ([], [])
+                visible, merged = self._work(self.parts(), ending, finished) or ([], [])
                 if visible or merged:
                     published += self._decide(number + 1, visible, merged)
                 parts = self.parts()
             return published
 
-    def _work(self, parts: Sequence[HiddenPart], ending: bool) -> tuple[list[list[HiddenPart]], list[list[HiddenPart]]] | None:
+    def _work(
+        self, parts: Sequence[HiddenPart], ending: bool, finished: Collection[str]
+    ) -> tuple[list[list[HiddenPart]], list[list[HiddenPart]]] | None:
         """The groups to seal, and those to merge; ``None`` if all may wait."""
-        if groups := due(parts, self.clock(), self.policy, ending=ending):
+        if groups := due(parts, self.clock(), self.policy, ending=ending, finished=finished):
             return groups, []
         many = crowded(parts)
         return ([], many) if many else None

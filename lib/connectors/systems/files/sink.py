@@ -38,6 +38,7 @@ from .committer import FilesCommitter
 from .folders import FORMATS, LONGEST_NAME
 from .join import JOINED
 from .rolling import MAX_PART_SIZE, RollingPolicy, Sealer, seal_due_parts, watch
+from .success_files import success_problems
 from .writer import CODECS, FilesWriter, target_folders
 
 if TYPE_CHECKING:
@@ -65,6 +66,15 @@ class FilesSink(HidingSink):
     everything if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
     :func:`connectors.workbench.wait` returns when that is done, and does it itself with ``format`` and on Connect. Connect
     does not tell the trigger, so the default is true there: set ``rolling.sealAtEnd=false`` for a query that will be stopped.
+
+    With ``bucket.successFile`` the folder of a bucket gets an empty file of that name when the bucket is finished: when the
+    newest time of all committed rows is ``bucket.finishedAfter`` later than the bucket's end. The end follows from the finest
+    unit of ``bucket``, which must therefore name each unit from the year down to it. The file appears after all rows of the
+    bucket that were committed until then; with ``rolling=policy`` their hidden parts are sealed before it. Newer rows finish
+    a bucket and the clock does not, so the last one waits. A time ahead of the clock counts as now, without a zone as 14
+    hours later. A row that comes behind the file is written all the same, at once, and puts the file again if somebody has
+    removed it. Rows without a time are never finished, nor are buckets without a row since the option was given. A sink id
+    finishes the buckets of its own rows, so two queries that write into one folder need success files of two names.
 
     On ``hdfs://`` ``foreach_batch`` of a classic session uses Spark's own client, with its user and settings. Everything else
     runs in processes without such a client, and uses WebHDFS: ``storageOptions`` has ``host`` and ``port`` of the NameNode's
@@ -103,6 +113,15 @@ class FilesSink(HidingSink):
                 None, needed_by="bucket: the column whose time decides", meaning="the column whose time decides the bucket"
             ),
             "bucket.timeZone": Text("UTC", meaning="a region or an offset; a time without a zone is taken as it is"),
+            "bucket.successFile": Text(
+                None, only_with="bucket", meaning="an empty file of this name, such as _SUCCESS, in each finished folder"
+            ),
+            "bucket.finishedAfter": Duration(
+                None,
+                only_with="bucket.successFile",
+                needed_by="bucket.successFile: how late rows may be",
+                meaning="a folder is finished when a row is so much later than its end; later rows still come in",
+            ),
             "rolling": Choice(
                 "onBatch",
                 among=("onBatch", "policy"),
@@ -142,6 +161,8 @@ class FilesSink(HidingSink):
         if values["bucket"] and not _is_zone(values["bucket.timeZone"]):
             got = values["bucket.timeZone"]
             yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{got}".')
+        if values["bucket.successFile"] and values["bucket"]:
+            yield from success_problems(values)
         if values["partPrefix"][:1] in (".", "_", "") or "/" in values["partPrefix"]:
             yield Problem("partPrefix", "must not begin with . or _, since readers pass over such files, nor have a /.")
         if (length := len(values["partPrefix"].encode())) > LONGEST_PREFIX:
@@ -193,8 +214,7 @@ class FilesSink(HidingSink):
         return Sealer(self.folder(), policy, type(self).clock)
 
     def committer(self) -> FilesCommitter:
-        sealer, retention = self.sealer(), self.values["stagingRetention"]
-        return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.hides_rows())
+        return FilesCommitter(self.folder(), self.values, self.sealer(), rolling=self.hides_rows())
 
     def watch(self, find: Callable[[], QueryRun | None] | None) -> None:
         run = find() if find else None

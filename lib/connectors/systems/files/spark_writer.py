@@ -24,9 +24,10 @@ from ...storage.local import LocalStorage
 from .committer import begin
 from .folders import NO_TIME, NULL, check_names, checked_bucket
 from .reader import unpacked
+from .success_files import time_state
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from . import FilesSink
 
@@ -129,6 +130,7 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: O
     """
     bucketed, columns = _bucketed(sink, frame)
     bucketed, line_ends = observed_line_ends(bucketed, sink.values["fileFormat"], columns)
+    bucketed, times = _observed_times(sink, bucketed)
     attempt, folder = batch.attempt(), sink.folder()
     stage = begin(f"connectors.{sink.name}", folder, batch, attempt)
     writer = bucketed.write.format(sink.values["fileFormat"]).partitionBy(*columns).options(**_options(sink))
@@ -139,7 +141,7 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: O
     files = sorted(map(PurePosixPath, sizes))
     listed = [[str(file), _bucket(sink, file.relative_to(stage).parent), sizes[str(file)]] for file in files]
     rows = rows_of(folder, sizes, sink.values["fileFormat"], frame.sparkSession) - line_ends()
-    data = {"attempt": attempt, "files": listed, "at": type(sink).clock()}
+    data = {"attempt": attempt, "files": listed, "at": type(sink).clock(), **times()}
     return [Committable(rows, data | ({"offsets": offsets} if offsets else {}))]
 
 
@@ -172,13 +174,33 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
     check_names(f"connectors.{sink.name}", option, columns, frame.columns)
     if not values["bucket"]:
         return frame, columns
-    time = F.col(f"`{columns[-1].replace('`', '``')}`")
-    naive = dict(frame.dtypes)[columns[-1]] in ("timestamp_ntz", "date")
-    time = time.cast("timestamp_ntz" if naive else "timestamp")
+    time, has_zone = _time(frame, columns[-1])
     # date_format knows only the session's time zone, in which an hour may be missing or come twice.
-    form = {"timestampNTZFormat" if naive else "timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
+    form = {"timestampFormat" if has_zone else "timestampNTZFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
     wall = F.to_csv(F.struct(time), {**form, "sep": "\x01", "quote": "\x02"})
     return frame.withColumn(_BUCKET, F.when(time.isNotNull(), wall)), [_BUCKET]
+
+
+def _time(frame: DataFrame, name: str) -> tuple[Column, bool]:
+    """The times in the column ``name``, and whether they have a zone."""
+    from pyspark.sql import functions as F
+
+    has_zone = dict(frame.dtypes)[name] not in ("timestamp_ntz", "date")
+    return F.col(f"`{name.replace('`', '``')}`").cast("timestamp" if has_zone else "timestamp_ntz"), has_zone
+
+
+def _observed_times(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
+    """``frame``, and a function for what the committable tells of its times, once it is written."""
+    if not sink.values["bucket.successFile"]:
+        return frame, dict
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    time, has_zone = _time(frame, sink.values["bucket.timeColumn"])
+    newest = F.max(time) if has_zone else F.concat(F.max(time).cast("string"), F.lit("Z")).try_cast("timestamp")
+    observation = Observation()
+    observed = frame.observe(observation, F.unix_micros(newest).alias("newest"))
+    return observed, lambda: time_state(sink.values, observation.get.get("newest"), has_zone=has_zone)
 
 
 def _options(sink: FilesSink) -> dict[str, str]:

@@ -20,6 +20,7 @@ from .column_types import as_schema, check_types, hybrid_days, parquet_schema, v
 from .committer import begin
 from .folders import Folders
 from .join import long_of
+from .success_files import later_state
 
 if TYPE_CHECKING:
     from . import FilesSink
@@ -139,6 +140,8 @@ class FilesWriter(SinkWriter):
         self.attempt = batch.attempt()
         self.rows = 0
         self._rows_in_files = 0
+        self._values = sink.values
+        self._times: dict[str, Any] = {}
         self._stage: str | None = None
         self._files: list[list[Any]] = []
         self._open: dict[str, tuple[FormatWriter, BinaryIO]] = {}
@@ -146,6 +149,8 @@ class FilesWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self._spark_schema):
             batch = as_schema(batch, self._spark_schema)  # Spark passes times in the session's zone
+        if self._values["bucket.successFile"]:
+            self._times = later_state(self._values, batch, self._times)
         for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
             self._file(folder).write(rows)
         self.rows += batch.num_rows
@@ -161,7 +166,7 @@ class FilesWriter(SinkWriter):
         self.folder.sync(names)
         sizes = self.folder.storage.sizes(names)
         files = [[name, bucket, sizes.get(name)] for name, bucket in self._files]
-        return Committable(self.rows, {"attempt": self.attempt, "files": files, "at": self._clock()})
+        return Committable(self.rows, {"attempt": self.attempt, "files": files, "at": self._clock(), **self._times})
 
     def abort(self) -> None:
         try:
