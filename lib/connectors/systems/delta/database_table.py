@@ -54,7 +54,7 @@ class DatabaseTable:
         ``None`` if only the log knows that form, as of PostgreSQL's ``interval``.
         """
         from pyspark.sql import functions as F
-        from pyspark.sql.types import BooleanType, NumericType
+        from pyspark.sql.types import NumericType
 
         kind, column = self._kinds.get(name, ""), F.col(quoted(name))
         if kind == "time without time zone" and target.typeName() in ("integer", "long"):
@@ -65,7 +65,9 @@ class DatabaseTable:
             return F.regexp_replace(column, r"^([\d.]+)/32$|^([\da-fA-F:.]+)/128$", "$1$2"), source
         if kind in _FORMS_OF_THE_LOG or (source.typeName() == "string" != target.typeName()):
             return None
-        if target.typeName() == "string" != source.typeName() and not isinstance(source, (NumericType, BooleanType)):
+        if source.typeName() == "boolean" != target.typeName():
+            return None  # MariaDB's tinyint(1) may have other numbers than 0 and 1
+        if target.typeName() == "string" != source.typeName() and not isinstance(source, NumericType):
             return None  # bytes may be base64 there, and a time has a form of its own
         return column, source
 
