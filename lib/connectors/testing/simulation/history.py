@@ -196,10 +196,10 @@ class _Operator:
     def _run_driver(self, patience: float | None = None, available_now: bool | None = None) -> Thread:
         """One run of the query, until it ends, or for so long that it is replaced; returns its driver."""
         due: Counter[str] = Counter()
+        self._restore_power()  # which may have failed between two runs
         if self._scheduler.is_quiet():
             self._forget_batch()
             due += self._published
-        self._restore_power()  # which may have failed between two runs
         driver = self._start_driver(available_now)
         driver.join(patience or self._chance.choice(_PATIENCE))
         if driver.is_alive() and not self._adversary.strikes(Move.SECOND_DRIVER, driver.process.name):
