@@ -118,7 +118,7 @@ def test_a_snapshot_widens_a_column_that_the_log_has_not_reached(target: Target)
     assert target.rows() == expected(database)
 
 
-@pytest.mark.parametrize("is_apart", [True, False])
+@pytest.mark.parametrize("is_apart", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_the_log_before_a_snapshot_leaves_the_value_that_it_has_read(target: Target, is_apart: bool) -> None:
     """The value is of no default that the log tells: it is in the snapshot alone."""
     target = Target(target.spark, target.path, fill={"extra": None})
@@ -194,7 +194,7 @@ def test_origins_follow_their_columns() -> None:
     assert LogState.of(state.text(), "t").origins == {"more": origins["extra"], "id": origins["id"]}
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 40))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 40))])
 def test_the_table_is_the_database_whatever_comes_late(spark: Any, tmp_path: Path, seed: int) -> None:
     """The log is in two partitions, and a snapshot of some rows comes before its place in the log."""
     chance = random.Random(seed)
