@@ -153,7 +153,7 @@ def test_options_of_the_reader_do_not_alter_what_is_read(spark: Any, tmp_path: P
     log.records = [log.orders.upsert(**row, at=1767268800000000) for row in list(log.orders.rows.values())]
     log.merge()
     before = log.tables.rows("orders")
-    log.shop.options |= {"timeZone": "Europe/Berlin", "preferTimestampNTZ": "true"}
+    log.shop.options |= {"timeZone": "Europe/Berlin"}
     log.snapshot()
     assert log.tables.rows("orders") == before
     log.shop.options["sessionInitStatement"] = "SET ROLE ranges_reader"
