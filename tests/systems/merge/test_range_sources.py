@@ -93,10 +93,11 @@ def test_what_cannot_be_read_so_is_refused_and_nothing_is_written(log: Log, tmp_
 
     before = log.tables.rows("orders")
     refused(r"tables +has users, which is not in", tables=["users"])
+    refused(r"parallel +must be a whole number of at least 1; got 0", parallel=0)
     refused(r"range_size +must be .*; got \"much\"", range_size="much")
     refused(r"position_column +must name the column of positions of orders", position_column="place")
     refused(r"database +has transforms, so the log has other values", {**log.shop.options, "transforms": "mask"})
-    refused(r"new +names tables as schema.table, and database has the properties", new={"items": "shop.items"})
+    refused(r"new +names tables of PostgreSQL as schema.table, and database has the properties", new={"items": "shop.items"})
     log.shop.run("ALTER TABLE shop.orders RENAME COLUMN name TO title")
     refused(r"database +has no column name in shop.orders any more, and the log still has")
     log.shop.run("ALTER TABLE shop.orders RENAME COLUMN title TO name", "ALTER TABLE shop.orders DROP CONSTRAINT orders_pkey")

@@ -40,7 +40,7 @@ from ..jdbc.selection import Selection, read_selection, render_clause
 from ..jdbc.source import JdbcSource
 from .change_target import PENDING, ChangeTarget
 from .column_types import fitted
-from .database_table import DatabaseTable, is_postgresql
+from .database_table import DatabaseTable, is_postgresql, reader_options
 from .log_state import LogState, source_name
 from .merge import ChangeTable
 from .merge_all import MergedTable, committer_of, tables_of
@@ -106,8 +106,8 @@ def snapshot(
     names = [name for name in database if name.startswith(_ALTERING) and database[name]]
     if names:
         raise _wrong("database", f"has {names[0]}, so the log has other values than the tables. {_WAY_OUT}")
-    if parallel < 1:
-        raise _wrong("parallel", f"must be at least 1; got {parallel}.")
+    if not isinstance(parallel, int) or parallel < 1:
+        raise _wrong("parallel", f"must be a whole number of at least 1; got {parallel}.")
     settings = _Settings(
         _parsed("range_size", range_size, Size(None)), parallel, _parsed("wait", wait, Duration(None)), position_column
     )
@@ -120,8 +120,8 @@ def snapshot(
 def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, name: str, source: str) -> MergedTable:
     """Makes the table ``name``, whose changes the log has by now, with the columns of ``source``, unless it is there."""
     prefix, place = database.get("topic.prefix"), committer_of(target).place(name)
-    if not prefix or not re.fullmatch(r"[\w-]+\.[\w-]+", source):
-        text = "names tables as schema.table, and database has the properties of the connector that follows them."
+    if not prefix or not is_postgresql(reader_options(database)) or not re.fullmatch(r"[\w-]+\.[\w-]+", source):
+        text = "names tables of PostgreSQL as schema.table, and database has the properties of the connector that follows them."
         raise _wrong("new", text)
     table, topic, origin = MergedTable(name, place, 0), f"{prefix}.{source}", DatabaseTable(spark, database, source)
     is_there = known_columns(spark, place) is not None
@@ -150,10 +150,10 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
         text = f"has {name} with the column {unknown[0]}, and only the log knows the form of its values"
         raise _wrong("new", f"{text} ({origin.kind(unknown[0])}). {_IN_LOG}")
     sink: Any = ChangeTable.of({"path" if place.is_path else "table": place.location})
-    made = ChangeTarget(sink.values)
+    change_target = ChangeTarget(sink.values)
     if not is_there:
-        made.create(spark, types)
-    made.note(spark, LogState(topic, keys=keys))
+        change_target.create(spark, types)
+    change_target.note(spark, LogState(topic, keys=keys))
     return table
 
 
@@ -226,8 +226,8 @@ class _TableSnapshot:
         self.spark, self.table, self.settings, self.state = spark, table, settings, state
         self.source = DatabaseTable(spark, database, source_name(state.topic))
         if is_postgresql(self.source.options):  # else rows that a policy hides would count as gone
-            own = self.source.options.get("sessionInitStatement", "")
-            self.source.options["sessionInitStatement"] = f"SET row_security = off; {own}"
+            statement = self.source.options.get("sessionInitStatement", "")
+            self.source.options["sessionInitStatement"] = f"SET row_security = off; {statement}"
         own = "path" if table.place.is_path else "table"
         values: dict[str, Any] = {own: table.place.location, "positionColumn": settings.position_column}
         if state.deleted:
