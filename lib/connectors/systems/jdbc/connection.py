@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...ground.clients import ClientPool
-from ...ground.errors import ConnectorError, Poison, Transient
+from ...ground.errors import ConnectorError, Fatal, Poison, Transient
 
 if TYPE_CHECKING:
     from .dialects import Dialect, Table
@@ -41,6 +41,14 @@ class LockTimeout(Transient):
                 f"end others by {commands}"
             )
         return self
+
+
+def repeated_keys() -> Fatal:
+    """The error for a batch that has a key more than once if nothing says which row is the last."""
+    return Fatal(
+        "a key comes more than once in the batch, and nothing says which of its rows is the last",
+        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
+    )
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ from ...ground import machine
 from ...ground.errors import Fatal, Poison, Transient
 from ...ground.state import digest
 from .column_types import staged_schema
-from .connection import Connection
-from .dialects import Column, Table, repeated_keys
+from .connection import Connection, repeated_keys
+from .dialects import Column, Table
 from .target import WritePlan
 
 TEMPORARY_STAGE = Table("connectors_staged")

@@ -14,11 +14,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ....ground.options import masker
 from ....storage.location import is_local
-from .base import Column, Dialect, Table, repeated_keys
+from .base import Dialect
 from .duckdb import DuckDb
 from .mariadb import MariaDb
 from .postgresql import PostgreSql
 from .sqlite import Sqlite
+from .tables import Column, Table
 
 _ALIASES: Final = {"postgres": "postgresql", "mysql": "mariadb"}
 _IGNORED: Final = frozenset(
@@ -194,5 +195,4 @@ __all__ = [
     "dialect_of",
     "parse",
     "register_dialect",
-    "repeated_keys",
 ]  # fmt: skip

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
@@ -17,64 +16,14 @@ from ....ground.options import redacted
 from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, ServerSession
 from ..statement import BoundStatement, Statement, escaped
+from .tables import Column, Table
 
 if TYPE_CHECKING:
     from . import DatabaseAddress
 
 
-_TEXT_BYTES = 20
-"""Spark's own estimate for a text (``StringType.defaultSize``)."""
 _MIN_IDLE_SECONDS: Final = 10.0
 """The least seconds before an idle session ends, even with a shorter ``request.timeout``."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table's name; ``schema`` is ``""`` for the default one."""
-
-    name: str
-    schema: str = ""
-
-    def beside(self, name: str) -> Table:
-        """Another table in the same schema."""
-        return Table(name, self.schema)
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}" if self.schema else self.name
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: ``sql`` is its type in the database, ``kind`` that type in Arrow (``None``: no equal).
-
-    ``collation`` names the rules for comparing its text, if a statement must name them. ``base`` is the type of a domain's
-    values, without its length, or of values that are read as text.
-    """
-
-    name: str
-    sql: str
-    kind: pa.DataType | None
-    nullable: bool = True
-    default: bool = False
-    collation: str = ""
-    base: str = ""
-
-
-def row_bytes(columns: Sequence[Column]) -> int:
-    """An estimate of a row's bytes from the types of its columns, with Spark's estimate for a text."""
-    return sum(_bytes(column.kind) for column in columns) or 1
-
-
-def _bytes(kind: pa.DataType | None) -> int:
-    return max(1, kind.bit_width // 8) if kind is not None and pa.types.is_primitive(kind) else _TEXT_BYTES
-
-
-def grouped_keys(rows: Iterable[tuple[Any, ...]]) -> list[frozenset[str]]:
-    """The columns of unique indexes, from rows of an index and a column each; leaves out indexes over expressions."""
-    keys: dict[str, list[Any]] = {}
-    for index, column in rows:
-        keys.setdefault(index, []).append(column)
-    return [frozenset(columns) for columns in keys.values() if None not in columns]
 
 
 class Dialect(ABC):
@@ -504,11 +453,3 @@ class Dialect(ABC):
     def end_session(self, number: int) -> str:
         """The statement with which a person can end a session."""
         return ""
-
-
-def repeated_keys() -> Fatal:
-    """The error for a batch that has a key more than once if nothing says which row is the last."""
-    return Fatal(
-        "a key comes more than once in the batch, and nothing says which of its rows is the last",
-        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
-    )

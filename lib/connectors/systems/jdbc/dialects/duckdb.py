@@ -14,7 +14,8 @@ from ....ground import machine
 from ....ground.errors import ConnectorError
 from ..column_types import family, is_json
 from ..connection import Connection
-from .base import Column, Dialect, Table, row_bytes
+from .base import Dialect
+from .tables import Column, Table, row_bytes
 
 _ARROW = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),

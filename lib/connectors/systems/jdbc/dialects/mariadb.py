@@ -18,7 +18,8 @@ from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection, ServerSession
 from ..statement import BoundStatement, Statement
-from .base import Column, Dialect, Table, grouped_keys, row_bytes
+from .base import Dialect
+from .tables import Column, Table, grouped_keys, row_bytes
 
 _OUTAGES = {
     1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,

@@ -13,9 +13,10 @@ from ....ground import machine
 from ....ground.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ....ground.state import digest
 from ..column_types import family
-from ..connection import Connection, ServerSession
+from ..connection import Connection, ServerSession, repeated_keys
 from ..statement import BoundStatement, Statement
-from .base import Column, Dialect, Table, repeated_keys
+from .base import Dialect
+from .tables import Column, Table
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
 """SQLSTATEs of lost connections, no resources, shutdown, deadlock, serialization, a database in use, and server errors."""

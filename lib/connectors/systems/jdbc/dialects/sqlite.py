@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from ....ground.errors import ConnectorError, Fatal
 from ..connection import Connection
-from .base import Column, Dialect, Table, grouped_keys
+from .base import Dialect
+from .tables import Column, Table, grouped_keys
 
 _SAMPLE = 1000
 """The number of rows that determine the type of a column without a declared type."""
