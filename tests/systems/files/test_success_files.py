@@ -136,6 +136,16 @@ class TestTime:
         write(sink(tmp_path, **hours), 2, times(last.replace("Z", "+00:00")))
         assert len(finished(tmp_path)) > before
 
+    @pytest.mark.parametrize("options", [{}, HIDDEN], ids=["onBatch", "policy"])
+    def test_time_is_known_also_if_its_row_is_of_a_folder_without_an_end(self, tmp_path: Path, options: dict[str, str]) -> None:
+        write(sink(tmp_path, **options), 0, times("05T10:00", "9999-12-31T00:00"))
+        assert finished(tmp_path) == ["day=2024-03-05"]
+        (tmp_path / "day=2024-03-05/_DONE").unlink()
+        write(sink(tmp_path, **options), 1, times("05T11:00"))
+        assert "05T11:00" in seen(tmp_path)
+        assert finished(tmp_path) == ["day=2024-03-05"]
+        assert len(marks(sink(tmp_path))) == 1
+
     def test_rows_without_a_time_are_never_finished(self, tmp_path: Path) -> None:
         write(sink(tmp_path), 0, times(None))
         write(sink(tmp_path), 1, times("05T10:00", None))
@@ -406,6 +416,28 @@ class TestTwoDrivers:
         assert (seen(tmp_path), finished(tmp_path)) == (["05T10:00", "06T10:00"], [])
         Commit(sink(tmp_path)).recover(write_on)
         assert (seen(tmp_path), finished(tmp_path)) == (["05T10:00", "05T11:00", "06T10:00"], ["day=2024-03-05"])
+
+    def test_a_folder_waits_for_a_batch_write_that_is_decided_while_its_parts_are_sealed(self, tmp_path: Path) -> None:
+        write(sink(tmp_path, **HIDDEN), 0, times("05T10:00"))
+        batch, nightly = (Batch(sink(tmp_path).sink_id(), query, 1) for query in ("q", app_query("nightly")))
+        commit, beside = Commit(sink(tmp_path, **HIDDEN)), Commit(dying(tmp_path, 2, after=False, **HIDDEN))
+        beside.recover = lambda _: None  # type: ignore[method-assign]  # it has begun before the query's batch
+        seal = commit.committer.sealer.seal  # type: ignore[union-attr]
+
+        def long(**options: Any) -> int:
+            if options.get("finished"):
+                with pytest.raises(Died):
+                    beside.finish(nightly, staged(sink(tmp_path, **HIDDEN), nightly, times("05T11:00", "04T11:00")))
+            return seal(**options)  # type: ignore[no-any-return]
+
+        commit.committer.sealer.seal = long  # type: ignore[union-attr]
+        commit.finish(batch, staged(sink(tmp_path, **HIDDEN), batch, times("06T10:00", "04T10:00")))
+        assert (seen(tmp_path), finished(tmp_path)) == (["04T10:00", "05T10:00"], [])
+        assert len(marks(sink(tmp_path))) == 3
+        write(sink(tmp_path, **HIDDEN), 2, times("06T11:00"))
+        assert seen(tmp_path) == ["04T10:00", "04T11:00", "05T10:00", "05T11:00"]
+        assert finished(tmp_path) == ["day=2024-03-04", "day=2024-03-05"]
+        assert len(marks(sink(tmp_path))) == 1
 
 
 @pytest.mark.server

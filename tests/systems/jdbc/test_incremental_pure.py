@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall, tick_of
+from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall, tick_like, tick_of
 from connectors.systems.jdbc.incremental.positions import (
     changed,
     difference,
@@ -65,6 +65,18 @@ def test_a_day_is_read_when_it_is_over() -> None:
 )  # fmt: skip
 def test_a_type_tells_how_long_its_times_last(sql: str, system: str, tick: float) -> None:
     assert tick_of(sql, system) == pytest.approx(tick)
+
+
+@pytest.mark.parametrize(
+    ("plain", "tick"),
+    [
+        ("2024-05-05 12:00", 60), ("2024-05-05T12:00Z", 60), ("2024-05-05 12:00+02:00", 60), ("2024-05-05 12:00:00", 1),
+        ("2024-05-05T12:00:00+02:00", 1), ("2024-05-05 12:00:00.25", 0.01), ("2024-05-05", 1),
+        (1714910400, 1), (1714910400.5, 0),
+    ],
+)  # fmt: skip
+def test_a_text_or_number_tells_how_long_its_time_lasts(plain: Any, tick: float) -> None:
+    assert tick_like(plain) == pytest.approx(tick)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,10 @@ from .incremental_contexts import (
 )
 
 
+class MariaById(StreamContext):
+    database = MariaDbContext
+
+
 class MariaByTime(StreamContext):
     database, mode = MariaDbContext, BY_TIME
 
@@ -184,21 +188,32 @@ def test_the_least_id_of_a_type_is_read_beside_an_open_transaction(tmp_path: Pat
         assert ids(reading, log) == [2]
 
 
-@pytest.mark.parametrize("kind", ["integer", "bigint"])
-def test_an_id_below_all_others_is_read_when_it_comes(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("first", [-4, 0])
+@pytest.mark.parametrize("kind", ["integer", "bigint", "numeric(10,0)"])
+def test_an_id_below_all_others_is_read_when_it_comes(tmp_path: Path, kind: str, first: int) -> None:
     with contextlib.closing(PostgresById(tmp_path / "system")) as table:
         name = table.target.table
         table.target.run(f"ALTER TABLE {name} ALTER id TYPE {kind}")
         with contextlib.closing(table.target.connect()) as late:
             late.execute("BEGIN")
             late.execute(f"INSERT INTO {name} VALUES (-5, 'x', NULL)")
-            put(table, -4, None)
+            put(table, first, None)
+            put(table, 1, None)
             reading, log = SourceQuery(table), list[Offset]()
-            assert ids(reading, log) == [-4]
+            assert ids(reading, log) == [first, 1]
             late.execute("COMMIT")
         put(table, 7, None)
         assert ids(reading, log) == [-5, 7]
         assert "holes" not in _state(log)
+
+
+def test_unsigned_decimals_of_mariadb_are_ids(tmp_path: Path) -> None:
+    with contextlib.closing(MariaById(tmp_path / "system")) as table:
+        table.target.run(f"ALTER TABLE {table.target.table} MODIFY id decimal(20,0) unsigned")
+        log = list[Offset]()
+        for number in (1, 3):
+            put(table, number, None)
+            assert ids(SourceQuery(table), log) == [number]
 
 
 def test_a_gap_that_nobody_can_fill_is_no_hole(tmp_path: Path) -> None:
@@ -353,6 +368,15 @@ def test_rows_of_one_second_are_read_together_when_it_is_over(tmp_path: Path) ->
         while len(found) < 2 and datetime.datetime.now(UTC) < now + datetime.timedelta(seconds=10):
             found += ids(SourceQuery(table), log)
         assert found == [1, 2]
+
+
+def test_rows_of_one_minute_wait_until_it_is_over(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteByTime(tmp_path / "system")) as table:
+        log, now = list[Offset](), datetime.datetime.now(UTC)
+        for number, minutes in ((1, 2), (2, 0)):
+            put(table, number, f"{now - datetime.timedelta(minutes=minutes):%Y-%m-%d %H:%M}")
+        found = ids(SourceQuery(table), log)
+        assert found == [1] or datetime.datetime.now(UTC).minute != now.minute
 
 
 def test_texts_with_an_offset_are_of_the_given_zone_or_of_utc(tmp_path: Path) -> None:

@@ -70,11 +70,11 @@ class FilesCommitter(Committer):
         self.folder.sync_names(final for _, final in files)
         for committable in committables:
             self.discard(committable)
-        finished = self.success_files.finished(batch, committables) if self.success_files else set()
+        finished = self.success_files.finished(committables) if self.success_files else {}
         if waits or finished:
             self.sealer.seal(finished=finished)
         if self.success_files:
-            self.success_files.put(finished)
+            self.success_files.put(batch, finished)
 
     def discard(self, committable: Committable) -> None:
         self.folder.remove(committable.data["attempt"])

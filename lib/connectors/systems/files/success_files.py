@@ -6,13 +6,14 @@ folder, ``open/<end>_<newest time>_<bucket>``, with times in microseconds since 
 finished. So the marks also say how far time has come: to every process, after any number of batches.
 
 When the files of a batch are published, it marks those of its buckets that are not finished, seals the hidden parts of the
-finished ones, puts their success files, and removes their marks. Whoever repeats its publication repeats all of this.
+finished ones, puts their success files, and removes their marks. Whoever repeats its publication repeats all of this. A bucket
+with rows of another batch that is decided and not yet published, such as a batch write beside the query, waits with a mark.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -25,11 +26,13 @@ from ...core.folder import SinkFolder
 from ...ground.options import Values
 from ...ground.time_zones import UTC, zone_problem
 from ...storage import is_hidden
-from .folders import LONGEST_NAME, DatePattern
+from .folders import LONGEST_NAME, NO_TIME, DatePattern
 
 _EXAMPLES: Final = (datetime(2001, 2, 3, 4, 5, 6, 7), datetime(2011, 12, 13, 14, 15, 16, 171819))
 _LONGEST_BUCKET: Final = 200
 """The most bytes of a bucket in the name of its mark."""
+_NEVER: Final = 1 << 62
+"""The end of a bucket that is never finished, such as the last day of the year 9999."""
 _FURTHEST_ZONE: Final = 14 * 3600.0
 """The most seconds by which the time of a place is ahead of UTC."""
 
@@ -93,15 +96,14 @@ class SuccessFiles:
         self._pattern = DatePattern("", values["bucket"])
         self._open = folder.hidden("open")
 
-    def finished(self, batch: Batch, committables: Sequence[Committable]) -> set[str]:
-        """The buckets that are finished now that ``batch`` is published. Marks the others of the batch."""
+    def finished(self, committables: Sequence[Committable]) -> dict[str, _Mark]:
+        """The buckets that are finished now that ``committables`` are published. Marks the others of theirs."""
         states = [staged.data for staged in committables if "newest" in staged.data]
         marks = self._marks()
         newest = max([*map(_progress, states), *(mark.newest for mark in marks)], default=0)
-        ends = {bucket: self._end(bucket, state["zone"]) for state in states for bucket in _buckets(state)}
-        of_batch = [_Mark(end, newest, bucket) for bucket, end in ends.items() if end is not None]
-        finished = {mark.bucket for mark in (*marks, *of_batch) if mark.end + self._after * 1e6 <= newest}
-        finished -= self._unpublished(batch) if finished else set()
+        ends = {bucket: self._end(bucket, state["zone"]) for state in states for bucket in _buckets(state) - {NO_TIME}}
+        of_batch = [_Mark(end, newest, bucket) for bucket, end in ends.items()]
+        finished = {mark.bucket: mark for mark in (*marks, *of_batch) if mark.end + self._after * 1e6 <= newest}
         for mark in of_batch:
             if mark.bucket not in finished:
                 self.folder.storage.put_if_absent(mark.path(self._open), b"")
@@ -109,29 +111,31 @@ class SuccessFiles:
         self.folder.delete(mark.path(self._open) for mark in marks if mark.bucket in waiting and mark.newest < newest)
         return finished
 
-    def put(self, finished: Collection[str]) -> None:
-        """Puts the success files of :meth:`finished` buckets, all parts of which are sealed."""
-        for bucket in finished:
-            self.folder.storage.put_if_absent(f"{bucket}/{self.name}", b"")
-        if finished:
-            self.folder.delete(mark.path(self._open) for mark in self._marks() if mark.bucket in finished)
+    def put(self, batch: Batch, finished: Mapping[str, _Mark]) -> None:
+        """Puts the success files of :meth:`finished` buckets, all parts of which are sealed. Marks those that must wait."""
+        waiting = self._unpublished(batch) if finished else set()
+        for bucket, mark in finished.items():
+            name = mark.path(self._open) if bucket in waiting else f"{bucket}/{self.name}"
+            self.folder.storage.put_if_absent(name, b"")
+        if over := finished.keys() - waiting:
+            self.folder.delete(mark.path(self._open) for mark in self._marks() if mark.bucket in over)
 
     def _marks(self) -> list[_Mark]:
         names = (re.fullmatch(r"(-?\d+)_(-?\d+)_(.+)", name) for name in self.folder.storage.names(self._open))
         return [_Mark(int(name[1]), int(name[2]), unquote(name[3])) for name in names if name]
 
-    def _end(self, bucket: str, zone: str | None) -> int | None:
+    def _end(self, bucket: str, zone: str | None) -> int:
         """The end of a bucket; where clocks are set back and it comes twice, that of the second time."""
         import pyarrow.compute as pc
 
         if (span := self._pattern.span(bucket)) is None:
-            return None
+            return _NEVER
         region = "UTC" if zone is None or zone in UTC else zone
         time = pa.scalar(span[1], pa.timestamp("us"))
         return int(pc.assume_timezone(time, region, ambiguous="latest", nonexistent="latest").value)
 
     def _unpublished(self, batch: Batch) -> set[str]:
-        """The buckets of other batches that are decided and not yet published, such as a batch write beside the query."""
+        """The buckets of other batches that are decided and not yet published."""
         entries = [e for e in self.folder.ledger().unpublished() if (e.query, e.batch) != (batch.query, batch.number)]
         return {bucket for entry in entries for staged in entry.committables for bucket in _buckets(staged["data"])}
 

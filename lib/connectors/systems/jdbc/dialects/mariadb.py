@@ -260,7 +260,8 @@ class MariaDb(Dialect):
 
     def bound(self, placeholder: str, sql: str) -> str:
         """Casts only decimals, which MariaDB would compare with text as floating point numbers."""
-        return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
+        kind = re.match(r"decimal\(.*?\)", sql)  # CAST knows no unsigned decimals
+        return f"CAST({placeholder} AS {kind[0]})" if kind else placeholder
 
     def has_order(self, column: Column) -> bool:
         """As in the base class: the words of an enum are sorted by their numbers, and bits are no text."""

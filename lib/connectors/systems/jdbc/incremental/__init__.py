@@ -57,8 +57,8 @@ when the driver first saw these ids are gone. So a transaction that stays open b
 
 **Times** past the database's clock wait. A limit of rows never cuts inside equal times, so one group may exceed it.
 Times without a zone are a wall clock in ``timeZone``: the hour that comes twice in autumn is read after its second pass;
-dates are read when their day is over, and times of whole seconds when their second is over. In SQLite, times with an offset
-have that of ``timeZone``, or UTC's. Rows without a key are left out and counted (``rows without a key`` among the
+dates are read when their day is over, and times of whole seconds or minutes when these are over. In SQLite, times with an
+offset have that of ``timeZone``, or UTC's. Rows without a key are left out and counted (``rows without a key`` among the
 partitions of the metrics).
 
 **Tables** come and go. The stream reads a new table from its beginning. A dropped table ends without an error, also if a task

@@ -1,7 +1,7 @@
 """The columns that tell new rows of a table, the conditions for rows between two states, and the form of times in positions.
 
 From now on rows may come with any later time, so the stream reads nothing past the database's clock minus ``timestampDelay``.
-A time of whole seconds is read when its second is over, since until then other rows may get the same time.
+A time of whole seconds or minutes is read when these are over, since until then other rows may get the same time.
 A time without a zone is a wall clock, which in autumn shows an hour twice: rows of that hour wait until it is over for good.
 """
 
@@ -109,8 +109,9 @@ def tick_like(sample: Any) -> float:
     """As :func:`tick_of`, for times in the form of ``sample``."""
     if isinstance(sample, (int, float)):
         return 1 / unix_scale(sample) if sample == int(sample) else 0.0
-    fraction = re.search(r"\.(\d{1,6})", str(sample))
-    return 10.0 ** -len(fraction[1]) if fraction else 1.0
+    if fraction := re.search(r"\.(\d{1,6})", str(sample)):
+        return 10.0 ** -len(fraction[1])
+    return 60.0 if re.search(r"^[^:]*\d\d:\d\d(?!:?\d)", str(sample)) else 1.0
 
 
 def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
@@ -150,6 +151,8 @@ class Keys:
 
     def number(self, value: int) -> Value:
         """A number to compare with ids. It may be below all numbers of a small type."""
+        if self.id_type.startswith("numeric("):  # of PostgreSQL
+            return Value(value, "numeric")
         return Value(value, "bigint" if self.id_type.lower() in _SMALL else self.id_type)
 
     def columns(self) -> tuple[str, ...]:

@@ -131,7 +131,8 @@ class _ById:
         if self.known is not None or not new:
             return new, None
         column = self.table.keys.id(self.probe.dialect)
-        smallest = int(self.probe.smallest_value(self.table, self._rows(new), column) or last)
+        value = self.probe.smallest_value(self.table, self._rows(new), column)
+        smallest = int(last if value is None else value)
         return [(1 if smallest >= 1 else _LEAST, last)], smallest
 
     def _rows(self, ids: list[Interval]) -> Clause:
