@@ -200,6 +200,7 @@ class _Operator:
         if self._scheduler.is_quiet():
             self._forget_batch()
             due += self._published
+            self._restore_power()  # which may have failed while the operator looked at the checkpoint
         driver = self._start_driver(available_now)
         driver.join(patience or self._chance.choice(_PATIENCE))
         if driver.is_alive() and not self._adversary.strikes(Move.SECOND_DRIVER, driver.process.name):
