@@ -62,6 +62,12 @@ QUICK_SESSION = {
     "spark.sql.globalTempDatabase": "of-all-sessions",  # nothing relies on Spark's own name
 }
 """Of the sessions that tests share."""
+QUICK_PLANS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""Of a session that merges a few rows: Spark would compile and plan again for longer than it runs."""
 
 pytest_plugins = ["connectors.testing.environments"]
 
@@ -168,3 +174,12 @@ def environment_conf() -> dict[str, str]:
 def spark(environments: Any) -> Any:
     """The session on this machine, for tests that need only one."""
     return environments.use("local").spark
+
+
+@pytest.fixture
+def quick_plans(spark: Any) -> Iterator[None]:
+    for name, value in QUICK_PLANS.items():
+        spark.conf.set(name, value)
+    yield
+    for name in QUICK_PLANS:
+        spark.conf.unset(name)

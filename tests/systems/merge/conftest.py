@@ -11,17 +11,10 @@ import pytest
 from tests.systems.merge.shop_log import Log, on_moments
 from tests.systems.merge.targets import Target
 
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-
 
 @pytest.fixture(autouse=True)
-def quick_merges(spark: Any) -> Iterator[None]:
-    """Spark would compile for longer than it runs: a batch has few rows. The other tests of merges run compiled."""
-    for name, value in _INTERPRETED.items():
-        spark.conf.set(name, value)
-    yield
-    for name in _INTERPRETED:
-        spark.conf.unset(name)
+def quick_merges(quick_plans: None) -> None:
+    """The other tests of merges run as sessions of users do."""
 
 
 @pytest.fixture

@@ -131,6 +131,8 @@ class DeltaCommitter(FrameCommitter):
     def __init__(self, sink: AppendSink, spark: SparkSession | None = None) -> None:
         """``spark`` is for a thread of the library's own, where no session is active."""
         self.sink = sink
+        path = sink.values["path"]
+        self._place = TablePlace(str(path or sink.values["table"]), is_path=bool(path))
         self._spark = spark
         self._newest: dict[str, Entry] = {}  # what this run has committed; Delta itself refuses to repeat a version
         self._history: tuple[list[Entry], list[Entry]] | None = None
@@ -172,7 +174,7 @@ class DeltaCommitter(FrameCommitter):
                 f"there is no table {self.sink.target()}: it does not have batch {entry.batch}, as onLostLedger=written says",
                 way_out="restore the table, or set onLostLedger=notWritten",
             )
-        nothing = self._session().sql(f"SELECT * FROM {self._name()} LIMIT 0")
+        nothing = self._session().sql(f"SELECT * FROM {self._place.sql} LIMIT 0")
         self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
@@ -243,20 +245,25 @@ class DeltaCommitter(FrameCommitter):
 
     def _entries(self, newest: int | None) -> tuple[list[Entry], list[Entry]]:
         """The entries in the table's ``newest`` versions, and those of versions that a RESTORE has undone."""
+        from pyspark.errors import AnalysisException
+
         entries: list[Entry] = []
         undone: list[Entry] = []
-        if not self._exists():
-            return entries, undone
         # SQL, unlike Delta's own Python classes, needs no part of Delta beside the Connect server's jars.
         limit = "" if newest is None else f" LIMIT {newest}"
-        history = self._session().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
-        marked = history.where(f"operation = 'RESTORE' OR userMetadata LIKE '{{\"{_MARK}\"%'").selectExpr(
-            "version", "timestamp", "operation = 'RESTORE' AS restores", "userMetadata", "operationMetrics",
-            "CAST(try_element_at(operationParameters, 'version') AS BIGINT) AS to_version",
-            "CAST(try_element_at(operationParameters, 'timestamp') AS TIMESTAMP) AS to_time",
-        )  # fmt: skip
+        try:
+            history = self._session().sql(f"DESCRIBE HISTORY {self._place.sql}{limit}")
+            marked = history.where(f"operation = 'RESTORE' OR userMetadata LIKE '{{\"{_MARK}\"%'").selectExpr(
+                "version", "timestamp", "operation = 'RESTORE' AS restores", "userMetadata", "operationMetrics",
+                "CAST(try_element_at(operationParameters, 'version') AS BIGINT) AS to_version",
+                "CAST(try_element_at(operationParameters, 'timestamp') AS TIMESTAMP) AS to_time",
+            ).collect()  # fmt: skip
+        except AnalysisException:  # has many conditions where there is no table
+            if self._exists():
+                raise
+            return entries, undone
         version = time = None
-        for row in sorted(marked.collect(), key=lambda row: -row.version):
+        for row in sorted(marked, key=lambda row: -row.version):
             is_undone = (version is not None and row.version > version) or (time is not None and row.timestamp > time)
             if row.restores:
                 version, time = (version, time) if is_undone else (row.to_version, row.to_time)
@@ -271,19 +278,14 @@ class DeltaCommitter(FrameCommitter):
 
         return self._spark or SparkSession.active()
 
-    def _name(self) -> str:
-        """The table, as SQL names it."""
-        path = self.sink.values["path"]
-        return f"delta.{quoted(str(path))}" if path else str(self.sink.values["table"])
-
     def _exists(self) -> bool:
         """False as long as nothing was written."""
         from pyspark.errors import AnalysisException
 
-        if not self.sink.values["path"]:
-            return bool(self._session().catalog.tableExists(self.sink.values["table"]))
+        if not self._place.is_path:
+            return bool(self._session().catalog.tableExists(self._place.location))
         try:
-            self._session().sql(f"DESCRIBE DETAIL {self._name()}").collect()
+            self._session().sql(f"DESCRIBE DETAIL {self._place.sql}").collect()
         except AnalysisException as error:
             if error.getCondition() in _MISSING:
                 return False
