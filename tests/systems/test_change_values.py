@@ -16,7 +16,7 @@ import pytest
 from connectors import connect
 from connectors.core import Misconfigured
 from connectors.formats.text import json_objects
-from connectors.systems.delta.column_types import common_type, fitted
+from connectors.systems.delta.column_types import common_type, fitted, united_types, widen
 from connectors.systems.delta.fan_out import _columns, _types
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM, poll, rows_of, started
@@ -169,6 +169,26 @@ def test_the_common_type_holds_all_values_of_both(one: str, other: str, both: st
     common = common_type(*kinds)
     assert (common and common.simpleString()) == both
     assert common_type(*reversed(kinds)) == common
+
+
+def test_a_column_of_integers_becomes_a_decimal_that_delta_gives_it(spark: Any, tmp_path: Path) -> None:
+    """Delta asks for more digits than the values have: else no batch with the new type would ever be merged."""
+    from pyspark.sql.types import DataType
+
+    integers, decimals = ("tinyint", "smallint", "int", "bigint"), ("decimal(4,0)", "decimal(12,2)", "decimal(38,18)")
+    known = {f"{one}_{number}": DataType.fromDDL(one) for one in integers for number, _ in enumerate(decimals)}
+    declared = {f"{one}_{number}": DataType.fromDDL(kind) for one in integers for number, kind in enumerate(decimals)}
+    types = united_types([declared], known)
+    table = f"delta.`{tmp_path}/widened`"
+    columns = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+    spark.sql(f"CREATE TABLE {table} ({columns}) USING delta TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    widen(spark, table, known, types)
+    assert [field.dataType.simpleString() for field in spark.table(table).schema] == [
+        "decimal(10,0)", "decimal(12,2)", "decimal(38,18)", "decimal(10,0)", "decimal(12,2)", "decimal(38,18)",
+        "decimal(10,0)", "decimal(12,2)", "decimal(38,18)", "decimal(20,0)", "decimal(22,2)", "decimal(38,18)",
+    ]  # fmt: skip
+    (large,) = united_types([{"big": DataType.fromDDL("decimal(38,19)")}], {"big": DataType.fromDDL("bigint")}).values()
+    assert large.simpleString() == "bigint", "no decimal has room for both, so values must fit"
 
 
 FITS = [("10.0D", "bigint", "10"), ("10.75D", "bigint", None), ("300", "tinyint", None), ("'42'", "bigint", "42"),

@@ -96,6 +96,21 @@ def test_tables_of_a_schema_have_each_batch_once(
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("options", [{"keyColumns": {"*": ["id"]}}, {}], ids=["merged", "appended"])
+def test_columns_may_have_any_name_also_one_that_comes_later(spark: Any, tmp_path: Path, options: dict[str, Any]) -> None:
+    function: Any = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path), **options})
+    names: list[str] = []
+    for number, name in enumerate(("n", "order date", "{net; gross=1}")):
+        names.append(name)
+        cells = ", ".join(f'"{own}": {number}' for own in names)
+        row = ("items", ", ".join(("id int", *(f"`{own}` int" for own in names))), f'{{"id": {number}, {cells}}}')
+        frame = spark.createDataFrame([row], "table string, schema string, row string")
+        function.write(frame, Batch(function.sink.sink_id(), "q", number))
+    rows = spark.read.format("delta").load(f"{tmp_path}/items").orderBy("id").collect()
+    assert [tuple(row) for row in rows] == [(0, 0, None, None), (1, 1, 1, None), (2, 2, 2, 2)]
+
+
+@pytest.mark.soak
 def test_a_merge_names_the_catalog_which_its_own_session_does_not_know(
     spark: Any, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,16 @@ def test_bits_of_mariadb_are_numbers_with_all_their_bits(tmp_path: Path) -> None
         assert set(empty.values()) == {None}
 
 
+def test_a_float_of_mariadb_has_all_its_digits(tmp_path: Path) -> None:
+    """The server writes six of them."""
+    with contextlib.closing(table_of(MariaDbContext, "id INT, single FLOAT", tmp_path)) as context:
+        fill(context, [(1, 1234567.75), (2, 16777215), (3, "0.1"), (4, "NULL")])
+        scan = read(context)
+        assert scan.source.schema == "`id` int, `single` float"
+        singles = {row["id"]: row["single"] for row in scan.rows()}
+        assert singles == {1: 1234567.75, 2: 16777215.0, 3: pytest.approx(0.1), 4: None}
+
+
 def test_columns_of_sqlite_are_read_as_they_were_declared_or_as_what_they_hold(tmp_path: Path) -> None:
     body = "i INTEGER, d DECIMAL(10, 2), b BOOLEAN, t DATETIME, x"
     with contextlib.closing(table_of(SqliteContext, body, tmp_path)) as context:

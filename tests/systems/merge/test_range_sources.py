@@ -9,6 +9,8 @@ import pytest
 
 from connectors import connect
 from connectors.core import Misconfigured
+from connectors.systems.delta.merge_all import merged_tables
+from connectors.systems.delta.snapshot import _primary_key
 from connectors.testing.servers import MariaDbServer
 from tests.servers import optional
 from tests.systems.change_logs import Database
@@ -41,7 +43,9 @@ def test_keys_are_in_the_order_of_the_database(spark: Any, tmp_path: Path, kind:
     assert {row["id"]: row["name"] for row in log.tables.rows("orders")} == rows
 
 
-def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_database(log: Log, tmp_path: Path) -> None:
+def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_database(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info, slot = log.shop.connection.info, "connectors_ranges"
     properties = {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "topic.prefix": "prefix",
@@ -52,6 +56,13 @@ def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_databas
 
     def snapshot() -> Any:
         return connect.snapshot(properties, f"{log.tables.path}/", new={"orders": "shop.orders"}).collect()
+
+    def merged(*arguments: Any) -> Any:
+        """The first change of the table comes in the middle of the call."""
+        monkeypatch.setattr("connectors.systems.delta.snapshot._primary_key", _primary_key)
+        log.records = [log.orders.upsert(id=1, name="name 0", amount=0)]
+        log.merge()
+        return _primary_key(*arguments)
 
     try:
         with pytest.raises(Misconfigured, match=f"there is no slot {slot}"):
@@ -69,6 +80,14 @@ def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_databas
         log.check()
         assert [tuple(row) for row in snapshot()] == [("orders", "shop.orders", 3, 0)]
         log.check()
+        log.tables, log.orders.fields["id"] = Tables(log.tables.spark, tmp_path / "both"), {"type": "int64", "optional": False}
+        monkeypatch.setattr("connectors.systems.delta.snapshot._primary_key", merged)
+        snapshot()
+        log.check()
+        (table,) = merged_tables(log.tables.spark, f"{log.tables.path}/")
+        state = table.state(log.tables.spark)
+        assert state is not None
+        assert sorted(state.columns) == ["amount", "id", "name"], "what the merge knows of its log stays"
         log.shop.run("CREATE TABLE shop.prices (id int PRIMARY KEY, net int, gross int GENERATED ALWAYS AS (net * 2) STORED)")
         log.shop.run("INSERT INTO shop.prices VALUES (1, 10)", f"ALTER PUBLICATION {slot} ADD TABLE shop.prices")
         hidden = {**properties, "column.exclude.list": "shop.prices.net"}
@@ -77,6 +96,13 @@ def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_databas
         assert not (log.tables.path / "prices").exists()
         connect.snapshot(properties, f"{log.tables.path}/", new={"prices": "shop.prices"})
         assert log.tables.rows("prices") == [{"id": 1, "net": 10}], "the log will not have what the database computes"
+        log.shop.run("CREATE TABLE shop.files (id int PRIMARY KEY, data bytea)")
+        log.shop.run(f"ALTER PUBLICATION {slot} ADD TABLE shop.files")
+        texts = {**properties, "binary.handling.mode": "base64"}
+        with pytest.raises(Misconfigured, match=r"database +has binary.handling.mode=base64, and only the log knows which"):
+            connect.snapshot(texts, f"{log.tables.path}/", new={"files": "shop.files"})
+        assert not (log.tables.path / "files").exists()
+        connect.snapshot({**texts, "binary.handling.mode": "bytes"}, f"{log.tables.path}/", new={"files": "shop.files"})
         log.shop.run("CREATE TABLE shop.times (id int PRIMARY KEY, hour time)")
         log.shop.run(f"ALTER PUBLICATION {slot} ADD TABLE shop.times")
         with pytest.raises(Misconfigured, match=r"has times with the column hour, and only the log knows .* \(time with"):
@@ -167,7 +193,7 @@ def test_options_of_the_reader_do_not_alter_what_is_read(spark: Any, tmp_path: P
 
 @pytest.mark.soak
 def test_values_whose_text_only_the_log_knows_are_refused(spark: Any, tmp_path: Path) -> None:
-    """As by ``binary.handling.mode=base64`` or ``time.precision.mode=isostring``."""
+    """As by ``binary.handling.mode=base64``, ``time.precision.mode=isostring`` or ``decimal.handling.mode=string``."""
     log = Log(spark, tmp_path / "shop", [1])
     log.shop.run("ALTER TABLE shop.orders ADD data bytea DEFAULT 'hello'")
     log.orders.fields["data"] = {"type": "string", "optional": True}
@@ -178,7 +204,29 @@ def test_values_whose_text_only_the_log_knows_are_refused(spark: Any, tmp_path: 
     log.shop.run("ALTER TABLE shop.orders DROP data", "ALTER TABLE shop.orders ADD data timestamptz DEFAULT now()")
     with pytest.raises(Misconfigured, match="has orders with the column data, and only the log knows the form"):
         log.snapshot()
+    for kind in ("numeric DEFAULT 1.50", "interval DEFAULT '1 day'", "time DEFAULT '10:30'", "money DEFAULT 1.5"):
+        log.shop.run("ALTER TABLE shop.orders DROP data", f"ALTER TABLE shop.orders ADD data {kind}")
+        with pytest.raises(Misconfigured, match="has orders with the column data, and only the log knows the form"):
+            log.snapshot()
     assert log.tables.rows("orders")[0]["data"] == "aGVsbG8="
+
+
+@pytest.mark.soak
+def test_a_column_whose_name_another_one_has_taken_is_not_read_before_the_log_tells(spark: Any, tmp_path: Path) -> None:
+    """With ``evolve`` it has its new name then: values of the other column would be in it."""
+    log = Log(spark, tmp_path / "shop", range(1, 5))
+    log.tables.restart(on_schema_change="evolve", database=log.shop.options)
+    log.merge()
+    log.shop.run("ALTER TABLE shop.orders RENAME name TO title", "ALTER TABLE shop.orders ADD name text DEFAULT 'n'")
+    with pytest.raises(Misconfigured, match=r"database +has the column name under the name title in shop.orders, and the log"):
+        log.snapshot()
+    fields = log.orders.fields
+    log.orders.fields = {"id": fields["id"], "title": fields["name"], "amount": fields["amount"], "name": fields["name"]}
+    log.shop.run("INSERT INTO shop.orders VALUES (9, 'title', 1, 'name')")
+    log.tables.merge(log.orders.upsert(id=9, title="title", amount=1, name="name"))
+    log.snapshot()
+    rows = log.shop.connection.execute("SELECT id, title, amount, name FROM shop.orders ORDER BY id").fetchall()
+    assert [tuple(row[name] for name in log.orders.fields) for row in log.tables.rows("orders")] == rows
 
 
 def test_a_column_of_the_source_is_no_column_of_positions(spark: Any, tmp_path: Path) -> None:

@@ -162,3 +162,51 @@ def test_a_new_table_asks_for_what_the_log_does_not_tell_also_if_it_shall_stay_a
     orders.fields["extra"] = {"type": "int32", "optional": False}
     with pytest.raises(Misconfigured, match="rows have that are older than the new column extra"):
         tables.merge(*batch, orders.upsert(id=2, name="b", amount=2, extra=3))
+
+
+@pytest.mark.soak
+def test_records_that_come_again_from_before_a_change_of_columns_are_no_change_back(tables: Tables) -> None:
+    """As behind a Connect worker that starts again. Told as a change, it would be one more when the newer records follow."""
+    (orders,) = databases("orders")
+    orders.fields |= {"amount": {"type": "int32", "optional": True}, "gone": {"type": "int32", "optional": True}}
+    records = [orders.upsert(id=1, name="a", amount=1, gone=1)]
+    orders.fields["amount"] = {"type": "int64", "optional": True}
+    records.append(orders.upsert(id=2, name="b", amount=2, gone=2))
+    del orders.fields["gone"]
+    records.append(orders.upsert(id=3, name="c", amount=3))
+    for record in records:
+        tables.merge(record)
+    told = alterations(tables)
+    assert told == [
+        ("orders", "create.table", None, None, None),
+        ("orders", "alter.column.type", "amount", "int", "bigint"),
+        ("orders", "drop.column", "gone", "int", None),
+    ]
+    tables.restart(on_schema_change="exception")
+    tables.merge(records[0])
+    tables.merge(records[1], records[2])
+    assert alterations(tables) == told
+    orders.fields["gone"] = {"type": "int32", "optional": True}
+    with pytest.raises(Fatal, match=r"has changed: add\.column gone int"):
+        tables.merge(orders.upsert(id=4, name="d", amount=4, gone=4))
+
+
+@pytest.mark.soak
+def test_a_column_that_went_and_came_again_within_a_batch_was_dropped(tables: Tables) -> None:
+    """Other rows keep values that the database does not have any more: only a new snapshot tells."""
+    (orders,) = databases("orders")
+    tables.restart(on_schema_change={"*": "lenient", "drop.column": "exception"})
+    tables.merge(orders.upsert(id=1, name="a", amount=1))
+    amount = orders.fields.pop("amount")
+    batch = [orders.upsert(id=2, name="b")]
+    orders.fields["amount"] = amount
+    batch.append(orders.upsert(id=3, name="c", amount=3))
+    with pytest.raises(Fatal, match=r"has changed: drop\.column amount bigint"):
+        tables.merge(*batch, number=1)
+    tables.restart(on_schema_change="lenient")
+    tables.merge(*batch, number=1)
+    tables.merge(*batch)
+    assert alterations(tables)[1:] == [
+        ("orders", "drop.column", "amount", "bigint", None),
+        ("orders", "add.column", "amount", None, "bigint"),
+    ]

@@ -235,6 +235,37 @@ def _last_touched(name: str, hole: str, order: Column) -> Column:
     return F.max_by(value, F.when(is_value, F.struct(~is_absent, order)))
 
 
+def last_position(changes: Changes) -> str:
+    """The last position of the database's log in the batch; empty where the arrival is the order, or a snapshot is ahead."""
+    from pyspark.sql import functions as F
+
+    if changes.order == ARRIVAL:
+        return ""
+    (row,) = changes.frame.agg(F.max(_digits(changes.order)).alias("last"), F.max(SNAPSHOT).alias("read")).collect()
+    return "" if row["read"] else row["last"] or ""
+
+
+def remade_columns(changes: Changes, state: LogState) -> list[str]:
+    """Columns of ``state`` that the source has dropped and made anew: changes without one are between others in the log."""
+    from pyspark.sql import functions as F
+
+    names = [name for name in changes.declared if name in state.columns and name in changes.gaps]
+    if changes.order == ARRIVAL or not names:
+        return []
+    digits, is_read = _digits(changes.order), F.col(SNAPSHOT)
+    cells = []
+    for name in names:
+        is_absent = F.array_contains(ABSENT, mark_of(name))
+        own, others = (F.when(condition & ~is_read, digits) for condition in (~is_absent, is_absent))
+        cells.append(F.struct(F.min(own), F.max(others), F.max(own)))
+    found = zip(names, changes.frame.agg(*cells).collect()[0], strict=True)
+    return [
+        name
+        for name, (first, lack, last) in found
+        if lack and last and (state.schema_position or first) < lack < last
+    ]
+
+
 def passing_alterations(changes: Changes, types: Mapping[str, Any], known: Set[str | None]) -> list[Alteration]:
     """What the table would follow beside the alterations of ``known`` columns: it came and went within the batch."""
     pairs = [(name, types.get(name.lower()), kind) for name, kind in changes.columns.items() if name not in known]

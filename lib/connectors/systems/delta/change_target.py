@@ -12,7 +12,7 @@ from ...formats.base import quoted
 from ...ground.options import Values
 from .change_log import DELETED, NAME, POSITION, SNAPSHOT, Changes, unknown_value
 from .log_state import STATE_PROPERTY, LogState
-from .sink import PROPERTIES, TablePlace, known_columns
+from .sink import MAPPING, TablePlace, admit_columns, known_columns, properties_of
 from .transaction import beside_others
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class ChangeTarget:
         columns.append(F.lit("").alias(self.position))
         if self.deleted is not None:
             columns.append(F.lit(None).cast("timestamp").alias(self.deleted))
-        writer = spark.range(0).select(*columns).write.format("delta").mode("append").options(**PROPERTIES)
+        writer = spark.range(0).select(*columns).write.format("delta").mode("append").options(**properties_of(types))
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
         self.types = {name.lower(): kind for name, kind in types.items()}
 
@@ -120,6 +120,7 @@ class ChangeTarget:
         fill = {} if origin.default is None else {_FILL: _hexadecimal(name)}
         self._set_properties(spark, {STATE_PROPERTY: state.text(), **fill})
         self.state = state
+        beside_others(lambda: admit_columns(spark, self.sql, [name]))
         self._alter_table(spark, f"ADD COLUMNS ({quoted(name)} {origin.kind})")
         if fill:
             self.fill(spark, name)
@@ -133,6 +134,7 @@ class ChangeTarget:
             history = history_of(self.place)
             if self.state is not None and self.state.history and (known := known_columns(spark, history)) is not None:
                 if name.lower() not in map(str.lower, known.names):
+                    admit_columns(spark, history.sql, [name])
                     spark.sql(f"ALTER TABLE {history.sql} ADD COLUMNS ({quoted(name)} {origin.kind})")
                 spark.sql(f"UPDATE {history.sql} SET {quoted(name)} = {value} WHERE NOT {END}")
         self._alter_table(spark, f"UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
@@ -145,7 +147,7 @@ class ChangeTarget:
 
     def _alter(self, spark: SparkSession, steps: Sequence[Sequence[str]]) -> None:
         """Does what an earlier run, or this one, has begun. Delta writes no file anew: its columns get names of their own."""
-        self._set_properties(spark, {"delta.columnMapping.mode": "name"})
+        self._set_properties(spark, MAPPING)
         for number, (name, *new) in enumerate(steps, 1):
             if name.lower() in map(str.lower, spark.table(self.sql).columns):
                 action = f"RENAME COLUMN {quoted(name)} TO {quoted(new[0])}" if new else f"DROP COLUMN {quoted(name)}"
@@ -178,7 +180,7 @@ class ChangeTarget:
 
         position, time = F.col(POSITION).alias(self.position), F.current_timestamp().alias(DELETION_TIME)
         rows = deletes.select(*map(quoted, keys), position, time)
-        place, evolution = self._deletions, {"mergeSchema": "true", **PROPERTIES}  # a key may have become wider
+        place, evolution = self._deletions, {"mergeSchema": "true", **properties_of(keys)}  # a key may have become wider
         writer = rows.write.format("delta").mode("append").options(**evolution)
         writer.save(place.location) if place.is_path else writer.saveAsTable(place.location)
         self._has_deletions = True

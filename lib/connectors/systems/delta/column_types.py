@@ -17,6 +17,8 @@ _DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """The integer types, from small to large, and how many digits their values have."""
 _DOUBLE_DIGITS: Final = 15
 """Whole numbers with so many digits are exact in a double."""
+_DIGITS_OF_COLUMN: Final = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}
+"""The digits in front of the point that a decimal needs, so that Delta lets a column of integers become it."""
 
 
 def common_type(one: Any, other: Any) -> Any | None:
@@ -50,7 +52,20 @@ def united_types(parts: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -
         types[name] = known.get(name.lower(), newest)
         for part in parts:
             types[name] = common_type(types[name], part.get(name, newest)) or known.get(name.lower(), newest)
+        if name.lower() in known:
+            types[name] = _successor(known[name.lower()], types[name])
     return types
+
+
+def _successor(known: Any, kind: Any) -> Any:
+    """The type that Delta gives a column of the type ``known`` for values of ``kind``; ``known`` if there is none."""
+    from pyspark.sql.types import DecimalType
+
+    digits = _DIGITS_OF_COLUMN.get(known.simpleString(), 0)
+    if not digits or not isinstance(kind, DecimalType):
+        return kind
+    precision = max(kind.precision, digits + kind.scale)
+    return DecimalType(precision, kind.scale) if precision <= 38 else known
 
 
 def widen(spark: SparkSession, table: str, known: Mapping[str, Any], types: Mapping[str, Any]) -> None:

@@ -17,8 +17,8 @@ SELECT a.attname::text AS name, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'r' THE
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass('{table}') AND a.attnum > 0 AND NOT a.attisdropped
 """
-_FORMS_OF_THE_LOG: Final = frozenset({"time with time zone", "hstore"})
-"""Types of PostgreSQL that are text in the log as well, and another one."""
+_ANY_NUMERIC: Final = "decimal(38,18)"
+"""The type as which a ``numeric`` without precision is read."""
 _TEXTS: Final = frozenset(
     {
         "text", "character varying", "character", "bpchar", '"char"', "name", "citext", "uuid", "json", "jsonb", "xml", "enum",
@@ -63,8 +63,10 @@ class DatabaseTable:
             return (parts * (1_000_000 if target.typeName() == "long" else 1000)).cast(target), target
         if kind == "inet":  # Debezium writes the address of a host alone
             return F.regexp_replace(column, r"^([\d.]+)/32$|^([\da-fA-F:.]+)/128$", "$1$2"), source
-        if kind in _FORMS_OF_THE_LOG or (source.typeName() == "string" != target.typeName()):
-            return None
+        if source.typeName() == "string" and (target.typeName() != "string" or self.type_in_log(name, source) is None):
+            return None  # an interval, or a time of day, has another text there
+        if source.simpleString() == _ANY_NUMERIC and target.typeName() == "string":
+            return None  # each of its texts has digits of its own behind the point
         if source.typeName() == "boolean" != target.typeName():
             return None  # MariaDB's tinyint(1) may have other numbers than 0 and 1
         if target.typeName() == "string" != source.typeName() and not isinstance(source, NumericType):
@@ -73,7 +75,7 @@ class DatabaseTable:
 
     def type_in_log(self, name: str, source: DataType) -> DataType | None:
         """The type that the log will have for a column that is read as ``source``; ``None`` if only the log knows it."""
-        return source if source.typeName() != "string" or self.kind(name) in _TEXTS else None
+        return source if source.typeName() != "string" or not self._kinds or self.kind(name) in _TEXTS else None
 
     def kind(self, name: str) -> str:
         """The type of a column, as its database calls it; empty where that is not known."""

@@ -11,7 +11,7 @@ from ...formats.base import quoted
 from ...ground.options import Values
 from ...ground.state import digest
 from .column_types import fitted, united_types, widen
-from .sink import PROPERTIES, TablePlace, TransactionMark, same_key
+from .sink import TablePlace, TransactionMark, admit_columns, properties_of, same_key
 from .tables import TABLES, TablesCommitter, TablesSink, append, place_of
 from .transaction import Merges
 
@@ -113,6 +113,8 @@ class DeltaTablesCommitter(TablesCommitter):
         known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
         types = united_types(declared, known_types)
         by_schema = [_columns(frame, table, schema, kinds, types) for schema, kinds in zip(schemas, declared, strict=True)]
+        if known is not None:
+            admit_columns(frame.sparkSession, place.sql, [name for name in types if name.lower() not in known_types])
         widen(frame.sparkSession, place.sql, known_types, types)
         rows = by_schema[0]
         for others in by_schema[1:]:
@@ -125,7 +127,7 @@ class DeltaTablesCommitter(TablesCommitter):
             self._merge(rows, place, keys, batch, mark)
             return
         replacing = self.sink.values["operation"] == "replace"
-        evolution = {"mergeSchema": "true", **PROPERTIES}
+        evolution = {"mergeSchema": "true", **properties_of(types)}
         append(rows, place, mark, is_new=known is None, mode="overwrite" if replacing else "append", **evolution)
 
     def _keys_of(self, table: str, primary: Set[tuple[str, ...]]) -> Sequence[str]:

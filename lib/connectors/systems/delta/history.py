@@ -34,7 +34,7 @@ from .column_types import widen
 from .holes import ABSENT, is_absent
 from .log_state import LogState
 from .positions import ARRIVAL, FROM_SNAPSHOT, ORDINAL_LENGTH, PLACE_LENGTH, place_text
-from .sink import PROPERTIES, known_columns, same_key
+from .sink import admit_columns, known_columns, properties_of, same_key
 from .transaction import Merges
 
 if TYPE_CHECKING:
@@ -118,7 +118,9 @@ class ChangeHistory:
             text, way_out = f"the history {self.place.location} is gone", "restore it, or start a new table with a new snapshot"
             raise StateError(text, connector=NAME, way_out=way_out)
         have = {field.name.lower(): field.dataType for field in known}
-        for name in self._names(spark):
+        names = self._names(spark)
+        admit_columns(spark, self.place.sql, [name for name in names if name.lower() not in have])
+        for name in names:
             if name.lower() not in have:
                 spark.sql(f"ALTER TABLE {self.place.sql} ADD COLUMNS ({quoted(name)} {types[name.lower()].simpleString()})")
         widen(spark, self.place.sql, have, types)
@@ -149,7 +151,7 @@ class ChangeHistory:
             ends = by_place.agg(F.min(DELETION_TIME).alias(FROM), F.min(DELETION_TIME).alias(TO))
             ends = ends.withColumn(CURRENT, F.lit(False)).withColumn(END, F.lit(True))
             rows = rows.unionByName(ends, allowMissingColumns=True)
-        writer = rows.write.format("delta").mode("ignore").options(**PROPERTIES)  # another driver may have made it
+        writer = rows.write.format("delta").mode("ignore").options(**properties_of(rows.columns))  # another driver may be first
         writer.save(self.place.location) if self.place.is_path else writer.saveAsTable(self.place.location)
 
     def _of_changes(self, changes: Changes, keys: Sequence[str]) -> DataFrame:

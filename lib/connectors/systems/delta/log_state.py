@@ -72,6 +72,7 @@ class LogState:
     ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
 
     ``columns`` are the types, by name, that the log has declared last, and ``orphans`` the columns that it has declared before.
+    ``schema_position`` is the last position of the batch that altered them last; empty where none is to be compared.
     ``origins`` are those of columns that came later than the table, by their names in lower case.
     A table that evolves knows the ``identities`` that the database has for its columns, by their names, and by ``aliases``,
     which records may still have for columns, their names now; both in lower case.
@@ -93,6 +94,7 @@ class LogState:
     ends: int | None = None
     streams: bool = False
     columns: Mapping[str, str] = field(default_factory=dict)
+    schema_position: str = ""
     orphans: tuple[str, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
     identities: Mapping[str, str] = field(default_factory=dict)
@@ -115,11 +117,15 @@ class LogState:
         origins = {name: Origin(*origin) for name, origin in state["origins"].items()}
         return cls(**{**known, "keys": tuple(state["keys"]), "orphans": tuple(state["orphans"]), "origins": origins})
 
-    def declaring(self, columns: Mapping[str, str], seen: Iterable[str]) -> LogState:
-        """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``."""
+    def declaring(self, columns: Mapping[str, str], seen: Iterable[str], position: str = "") -> LogState:
+        """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``.
+
+        A batch that alters the schema has a last ``position``.
+        """
         orphans = {name.lower(): name for name in (*self.orphans, *self.columns, *seen)}  # Delta takes Id and id for one
         names = orphans.keys() - {name.lower() for name in columns}
-        return replace(self, columns=columns, orphans=tuple(sorted(orphans[name] for name in names)))
+        place = max(self.schema_position, position)
+        return replace(self, columns=columns, schema_position=place, orphans=tuple(sorted(orphans[name] for name in names)))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
         """The differences between the columns that were declared last and these ``columns``."""

@@ -28,10 +28,12 @@ from ...ground.options import Values
 from ...ground.state import digest
 from .change_batch import (
     is_behind,
+    last_position,
     newest_changes,
     origins_of,
     passing_alterations,
     placed_changes,
+    remade_columns,
     snapshot_rows,
     truncation_in,
     with_columns,
@@ -342,7 +344,14 @@ class ChangeTableCommitter(RecordingCommitter):
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not target.has_rows(spark) else None
             target.note(spark, LogState(topic, query=batch.query, snapshot=begin, deleted=target.deleted))
         state, types = evolution.state(target.known_state), evolution.types(target.types)
+        remade = remade_columns(changes, state)
+        position = last_position(changes) if remade or changes.declared != state.columns else ""
+        if "" < position <= state.schema_position:  # records from before the last alteration, which come again
+            changes = replace(changes, declared={**state.columns})
         alterations = evolution.alterations(target.known_state) + state.alterations(changes.declared)
+        for name in remade:
+            kind = state.columns[name]
+            alterations += [Alteration("drop.column", name, kind), Alteration("add.column", name, None, kind)]
         policy = self._policy()
         passing = passing_alterations(changes, types, {alteration.column for alteration in alterations})
         alterations += [alteration for alteration in passing if policy.of(alteration.kind) != "ignore"]
@@ -367,7 +376,7 @@ class ChangeTableCommitter(RecordingCommitter):
                 types[name.lower()] = kind
         widen(spark, target.sql, types, changes.columns)
         types.update({name.lower(): kind for name, kind in changes.columns.items()})
-        target.note(spark, state.declaring(changes.declared, changes.columns))
+        target.note(spark, state.declaring(changes.declared, changes.columns, position))
         return changes
 
     def _policy(self) -> SchemaPolicy:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -313,6 +313,22 @@ class RecordingCommitter(FrameCommitter):
 
 PROPERTIES: Final = {"delta.enableTypeWidening": "true", "delta.enableDeletionVectors": "true"}
 """The properties of tables that this library makes and merges into: a MERGE then writes changed rows alone, not their files."""
+MAPPING: Final = {"delta.columnMapping.mode": "name"}
+"""The property of tables whose columns have names of their own in the files."""
+_MAPPED: Final = frozenset(" ,;{}()\n\t=")
+"""What names of columns have only in tables with ``MAPPING``."""
+
+
+def properties_of(columns: Iterable[str]) -> dict[str, str]:
+    """The properties of a new table with ``columns``, by their names."""
+    return {**PROPERTIES, **MAPPING} if any(_MAPPED.intersection(name) for name in columns) else PROPERTIES
+
+
+def admit_columns(spark: SparkSession, table: str, columns: Iterable[str]) -> None:
+    """Lets ``table``, a name in SQL, have ``columns`` with such names."""
+    if any(_MAPPED.intersection(name) for name in columns):
+        texts = ", ".join(f"'{name}' = '{value}'" for name, value in MAPPING.items())
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({texts})")
 
 
 def same_key(keys: Sequence[str]) -> str:

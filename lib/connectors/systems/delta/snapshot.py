@@ -41,6 +41,7 @@ from ..jdbc.source import JdbcSource
 from .change_target import PENDING, ChangeTarget
 from .column_types import fitted
 from .database_table import DatabaseTable, is_postgresql, reader_options
+from .evolution import catalog_of
 from .log_state import LogState, source_name
 from .merge import ChangeTable
 from .merge_all import MergedTable, committer_of, tables_of
@@ -68,6 +69,14 @@ _ALTERING: Final = ("transforms", "column.mask.", "column.truncate.")
 """What the names of properties begin with that let the log have other values than the database."""
 _FILTERS: Final = ("column.exclude.list", "column.include.list")
 """The properties that keep columns out of the log."""
+_FORMS: Final = {
+    "binary.handling.mode": ("binary", {"bytes"}),
+    "decimal.handling.mode": ("decimal", {"precise"}),
+    "time.precision.mode": (
+        "timestamp|date", {"adaptive", "adaptive_time_microseconds", "connect", "microseconds", "nanoseconds"},
+    ),
+}  # fmt: skip
+"""The properties that choose the form of values in the log: a pattern of types, and with what these are as they are read."""
 _IN_LOG: Final = "Change a row, so that the log makes the table."
 _WAY_OUT: Final = "Ask Debezium for an incremental snapshot instead."
 _log = logging.getLogger(f"connectors.{NAME}")
@@ -146,6 +155,12 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
         raise _wrong("new", f"has {name}, and {source} has no primary key. {_WAY_OUT}")
     fields = [field for field in origin.rows().schema if not origin.is_generated(field.name)]
     types = {field.name: origin.type_in_log(field.name, field.dataType) for field in fields}
+    for option, (pattern, forms) in _FORMS.items():
+        form = str(database.get(option, "")).lower()
+        others = [column for column, kind in types.items() if kind and re.search(pattern, kind.simpleString())]
+        if others and form not in {"", *forms}:
+            text = f"has {option}={form}, and only the log knows which values {others[0]} of {source} has by that. {_IN_LOG}"
+            raise _wrong("database", text)
     if unknown := [column for column, kind in types.items() if kind is None]:
         text = f"has {name} with the column {unknown[0]}, and only the log knows the form of its values"
         raise _wrong("new", f"{text} ({origin.kind(unknown[0])}). {_IN_LOG}")
@@ -153,7 +168,10 @@ def _new_table(spark: SparkSession, database: Mapping[str, Any], target: str, na
     change_target = ChangeTarget(sink.values)
     if not is_there:
         change_target.create(spark, types)
-    change_target.note(spark, LogState(topic, keys=keys))
+    if (state := table.state(spark)) is None:  # a first change may have come meanwhile, and the merge knows more of the log
+        change_target.note(spark, LogState(topic, keys=keys))
+    elif state.topic != topic:
+        raise _wrong("new", f"has {name}, and {place.location} is another table; give it another name.")
     return table
 
 
@@ -223,7 +241,7 @@ class _TableSnapshot:
         state = table.state(spark)
         if state is None:
             raise _wrong("target", f"has {table.name}, which no merge has written.")
-        self.spark, self.table, self.settings, self.state = spark, table, settings, state
+        self.spark, self.database, self.table, self.settings, self.state = spark, database, table, settings, state
         self.source = DatabaseTable(spark, database, source_name(state.topic))
         if is_postgresql(self.source.options):  # else rows that a policy hides would count as gone
             statement = self.source.options.get("sessionInitStatement", "")
@@ -338,6 +356,7 @@ class _TableSnapshot:
         if lost := [name for name in (*state.keys, *state.columns) if name.lower() not in kinds]:
             text = f"has no column {lost[0]} in {self.source.name} any more, and the log still has. Let the query go on until"
             raise _wrong("database", f"{text} it has followed, and call again.")
+        self._check_names(state)
         if any(name in properties for name in PENDING):
             text = f"has {self.table.name}, whose columns are being altered. Let the query go on, and call again."
             raise _wrong("target", text)
@@ -352,6 +371,20 @@ class _TableSnapshot:
                 raise _wrong("target", f"{text} ({self.source.kind(own.name) or 'text'}). {_WAY_OUT}")
             columns[field.name] = fitted(value[0], value[1], field.dataType, field.name).alias(field.name)
         return columns
+
+    def _check_names(self, state: LogState) -> None:
+        """Raises :class:`Misconfigured` while a column has a new name in the database that a table which evolves does not know.
+
+        Another column may have its former name there.
+        """
+        if not state.identities:
+            return
+        names = {identity: name for name, identity in catalog_of(self.spark, self.database, state.topic).items()}
+        own = {*map(str.lower, self.table.rows(self.spark).columns)}
+        for column, identity in state.identities.items():
+            if (name := names.get(identity, column)).lower() not in {column, *own}:
+                text = f"has the column {column} under the name {name} in {self.source.name}, and the log does not tell it yet."
+                raise _wrong("database", f"{text} Let the query go on until it has followed, and call again.")
 
     def _known_state(self) -> LogState:
         """The state of the table now: the merge may alter it."""

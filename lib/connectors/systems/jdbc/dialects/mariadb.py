@@ -312,6 +312,8 @@ class MariaDb(Dialect):
             name = f"CAST({name} AS UNSIGNED)"  # as text it would lose the bytes that are no letters
         if pa.types.is_string(as_kind) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
+        if column.sql == "float":
+            return f"CAST({name} AS DOUBLE)"  # the server writes six digits of a FLOAT
         return f"CAST({name} AS CHAR)" if column.kind is None else name
 
     def most_prepared(self, connection: Connection) -> int:
