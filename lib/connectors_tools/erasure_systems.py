@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from connectors.core.sink import Sink
 from connectors.ground import machine
+from connectors.ground.columns import template_columns
 from connectors.ground.errors import Misconfigured, Problem, StateError
 from connectors.metrics.words import count
 from connectors.systems import sink_class
@@ -29,15 +30,17 @@ _CHANGED: Final = "another writer has changed meanwhile. Call this again"
 def sink_of(kind: str, text: str) -> tuple[Sink, Callable[[], Report]]:
     """The sink with the options in ``text``, and what makes its report. Raises :class:`Misconfigured`."""
     sink = sink_class(kind).of(json_object("--in", text))
+    if kind == "jdbc" and template_columns(sink.values["dbtable"]):
+        raise Misconfigured(COMMAND, [Problem("--in", "names tables by columns in dbtable; call this for each of the tables.")])
     return sink, lambda: Report(f"{kind}:{sink.target()}")
 
 
 def _jdbc(erasure: Erasure, sink: Any, report: Report) -> Iterator[Report]:
     from connectors.systems.jdbc.connection import pooled_connection
-    from connectors.systems.jdbc.target import table_of
+    from connectors.systems.jdbc.routing import target_of
 
     dialect = sink.dialect()
-    table = table_of(sink.values["dbtable"], dialect)
+    table = target_of(sink.values["dbtable"], dialect)
     with pooled_connection(dialect) as connection:
         known = {column.name.lower(): column for column in dialect.columns(connection, table)}
         if missing := [name for name in erasure.key if name.lower() not in known]:

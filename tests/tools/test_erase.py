@@ -373,7 +373,11 @@ def test_a_place_that_cannot_be_reached_is_named_with_a_way_out(place: str) -> N
 
 def test_a_place_that_nobody_knows_is_refused_before_anything_is_erased(tmp_path: Path) -> None:
     put(tmp_path, records=[OWN])
-    for place, text in (("moon:orders", "moon"), ("letters:", "letters:"), ("jdbc:{}", "dbtable"), ("redis:x", "JSON")):
+    tables = f"jdbc:{json.dumps({'url': 'sqlite:x.db', 'dbtable': 'orders_{region}'})}"
+    for place, text in (
+        ("moon:orders", "moon"), ("letters:", "letters:"), ("jdbc:{}", "dbtable"), (tables, "each of the tables"),
+        ("redis:x", "JSON"),
+    ):  # fmt: skip
         done = CliRunner().invoke(
             main, ["erase", "--key", f"user={MARKER}", "--in", f"letters:{tmp_path}", "--in", place, "--yes"]
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import adbc_driver_postgresql.dbapi  # noqa: F401 - before the suites fork, so that not every child must load it
+import pyarrow as pa
 import pytest
 
 from connectors.core import Guarantee
@@ -178,6 +179,51 @@ class DuckDbTotals(Totals, DuckDbContext):
 class MariaDbTotals(Totals, MariaDbContext):
     again = "ON DUPLICATE KEY UPDATE n = n + 1"
     alias = ""
+
+
+class Routed(DatabaseContext):
+    """Three tables, by the remainder of the number; the first batch with a row of one makes it."""
+
+    schema = DatabaseContext.schema.append(pa.field("region", pa.int64()))
+    select = (*DatabaseContext.select, "value % 3 AS region")
+
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "dbtable": f"{self.table}_{{region}}", "createTable": "true"}
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {**super().row(number), "region": number % 3}
+
+    def tables(self) -> list[str]:
+        """The tables that there are."""
+        schema, _, name = self.table.rpartition(".")
+        with contextlib.closing(self.connect()) as connection:
+            found = connection.dialect.tables(connection, schema, f"{name}_")
+        return [f"{schema}.{table}" if schema else table for table in sorted(found)]
+
+    def rows(self) -> list[dict[str, Any]]:
+        cells = [row for table in self.tables() for row in self.query(f"SELECT id, name, region FROM {table}")]
+        return [dict(zip(("id", "name", "region"), row, strict=True)) for row in cells]
+
+    def close(self) -> None:
+        for table in self.tables():
+            self.run(f"DROP TABLE {table}")
+        super().close()
+
+
+class PostgresRouted(Routed, PostgresContext):
+    pass
+
+
+class SqliteRouted(Routed, SqliteContext):
+    pass
+
+
+class DuckDbRouted(Routed, DuckDbContext):
+    pass
+
+
+class MariaDbRouted(Routed, MariaDbContext):
+    pass
 
 
 class AtLeastOnceContext(PostgresContext):

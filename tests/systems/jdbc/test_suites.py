@@ -10,14 +10,18 @@ from ..marks import STAGES, marked
 from .contexts import (
     AtLeastOnceContext,
     DuckDbContext,
+    DuckDbRouted,
     DuckDbTotals,
     MariaDbContext,
+    MariaDbRouted,
     MariaDbTotals,
     PostgresContext,
+    PostgresRouted,
     PostgresTotals,
     PreparedContext,
     PreparedMariaDbContext,
     SqliteContext,
+    SqliteRouted,
     SqliteTotals,
     UpsertContext,
 )
@@ -74,6 +78,34 @@ class TestAtLeastOnce(FewerKills):
 class TestStatementOfOnesOwn(FewerKills):
     class context(PostgresTotals):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+class TestTablesThatColumnsName(FewerKills):
+    class context(PostgresRouted):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+@pytest.mark.soak
+class TestTablesThatColumnsNameByFormat(FewerKills):
+    class context(PostgresRouted):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+@pytest.mark.soak
+class TestTablesThatColumnsNameInSqlite(FewerKills):
+    context = SqliteRouted
+
+
+@pytest.mark.soak
+class TestTablesThatColumnsNameInDuckDb(FewerKills):
+    class context(DuckDbRouted):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+@pytest.mark.soak
+class TestTablesThatColumnsNameInMariaDb(FewerKills):
+    class context(MariaDbRouted):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
 
 
 @pytest.mark.soak

@@ -18,6 +18,7 @@ from ...ground.errors import Fatal, Poison, Problem, Transient
 from .connection import Connection, naming_holders, pooled_connection
 from .ledger import LEDGER, TableLedger, pending, with_pending
 from .prepared import PreparedTransactions, lock_name
+from .routing import TABLE, target_of
 from .stage import TEMPORARY_STAGE, StageMove, age_of, batch_prefix_of, drop, is_of_run, stage_prefix, unpacked
 from .statement_move import move_of
 from .target import Target, refuse, staged_columns
@@ -42,7 +43,8 @@ class JdbcCommitter(GlobalCommitter):
     def __init__(self, sink: JdbcSink) -> None:
         self.sink = sink
         self._dialect = sink.dialect()
-        self._target = Target(sink.values, self._dialect)
+        self._routing = sink.routing(self._dialect)
+        self._target = Target(sink.values, self._dialect, target_of(sink.values["dbtable"], self._dialect))
         self._ledger = TableLedger(self._dialect, self._target.table.beside(LEDGER), sink.sink_id())
         self._dropped = ""
         """The last discarded staging table; all committables of a batch name the same table."""
@@ -62,15 +64,15 @@ class JdbcCommitter(GlobalCommitter):
         batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
         with self._connected() as connection:
             self._ledger.make(connection)
-            move = self._plan_move(connection, committables)
+            moves = self._plan_moves(connection, committables)
             if prepared:
                 self._commit_prepared(connection, batch, with_pending(entry, prepared))
             else:
                 self._roll_back_attempts(connection, batch)
-                if move is not None and self._dialect.one_writer:
-                    self._load_files(connection, move.plan.schema, _staged(committables))
+                if moves and self._dialect.one_writer:
+                    self._load_files(connection, moves[0].plan.schema, _staged(committables))
                 with self._behind_others(connection, entry) if entry.replace else contextlib.nullcontext():
-                    self._transaction(connection, with_pending(entry, []), move)
+                    self._transaction(connection, with_pending(entry, []), moves)
             self._clean(connection, entry, committables)
 
     def discard(self, committable: Committable) -> None:
@@ -101,7 +103,8 @@ class JdbcCommitter(GlobalCommitter):
         if self._dialect.one_writer:
             self._folder().sweep(retention, live)
         with self._connected() as connection:
-            self._target.check(connection)
+            if not self._routing:
+                self._target.check(connection)
             for stage in self._stages(connection):
                 if age_of(stage) > retention and batch_prefix_of(stage) not in live:
                     drop(connection, self._target.table.beside(stage))
@@ -129,24 +132,33 @@ class JdbcCommitter(GlobalCommitter):
             text = "missing; exactly-once, df.write needs txnAppId and txnVersion to know itself when it is run again."
             refuse([Problem("txnAppId", text)])
 
-    def _plan_move(self, connection: Connection, committables: Sequence[Committable]) -> StageMove | None:
-        """The move of the staged rows; ``None`` if there are none. Creates or widens the target, even without rows."""
+    def _plan_moves(self, connection: Connection, committables: Sequence[Committable]) -> list[StageMove]:
+        """The moves of the staged rows into their tables. Creates or widens a single target, even without rows."""
         schemas = [committable.data["schema"] for committable in committables if committable.data.get("schema")]
         if not schemas:
-            return None
-        plan = self._target.plan(connection, unpacked(schemas[0]))
-        staged = _staged(committables)
-        if not staged:
-            return None
+            return []
+        schema, staged = unpacked(schemas[0]), _staged(committables)
         rows = sum(committable.rows for committable in staged)
-        if self._dialect.one_writer:
-            return move_of(connection, plan, TEMPORARY_STAGE, rows=rows)
-        stage = plan.table.beside(staged[0].data["stage"])
-        return move_of(connection, plan, stage, [committable.data["attempt"] for committable in staged], rows=rows)
+        tables = self._routing.moves(staged) if self._routing else [(self._target.table, "", rows)]
+        parts = [
+            (Target(self.sink.values, self._dialect, table).plan(connection, schema), condition, count)
+            for table, condition, count in tables
+        ]
+        if not staged:
+            return []
+        stage, attempts = TEMPORARY_STAGE, list[int]()
+        if not self._dialect.one_writer:
+            stage = self._target.table.beside(staged[0].data["stage"])
+            attempts = [committable.data["attempt"] for committable in staged]
+        return [
+            move_of(connection, plan, stage, attempts, rows=count, where=condition) for plan, condition, count in parts
+        ]
 
     def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
         """Loads staged files, before the transaction begins, into a table that only this connection sees."""
         dialect, columns = self._dialect, staged_columns(self._dialect, schema)
+        if self._routing:
+            columns.append((TABLE, dialect.types["int64"]))
         connection.execute(dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True))
         for committable in staged:
             with ArrowStage.reader(self._folder(), committable.data["file"]) as file:
@@ -179,29 +191,29 @@ class JdbcCommitter(GlobalCommitter):
 
     # the transaction of a batch
 
-    def _transaction(self, connection: Connection, entry: Entry, move: StageMove | None) -> None:
+    def _transaction(self, connection: Connection, entry: Entry, moves: Sequence[StageMove]) -> None:
         """Commits the whole batch or nothing. If the database refuses a row, a second try looks for it."""
         try:
-            self._try(connection, entry, move)
+            self._try(connection, entry, moves)
         except Poison:
-            if move is None or self.rejects is None:
+            if not moves or self.rejects is None:
                 raise
             if self._dialect.savepoints:
-                self._try(connection, entry, move, self.rejects)
+                self._try(connection, entry, moves, self.rejects)
             else:
-                self._search_by_trial(connection, entry, move, self.rejects)
+                self._search_by_trial(connection, entry, moves, self.rejects)
 
-    def _try(self, connection: Connection, entry: Entry, move: StageMove | None, refused: Rejects | None = None) -> None:
+    def _try(
+        self, connection: Connection, entry: Entry, moves: Sequence[StageMove], refused: Rejects | None = None
+    ) -> None:
         """Runs one transaction; ``refused`` takes the rows that the database refuses."""
         with connection.transaction():
             self._begin(connection, entry)
-            if move:
+            for move in moves:
                 move.check_rows()
                 move.check_keys()
-            if move and refused is not None:
-                move.move_all_but(refused)
-            elif move:
-                move.move()
+            for move in moves:
+                move.move() if refused is None else move.move_all_but(refused)
             if self.rejects is not None and self.rejects.count:
                 self.rejects.decide()
 
@@ -212,26 +224,39 @@ class JdbcCommitter(GlobalCommitter):
         if entry.replace:
             connection.execute(f"DELETE FROM {self._dialect.table(self._target.table)}")
 
-    def _search_by_trial(self, connection: Connection, entry: Entry, move: StageMove, rejects: Rejects) -> None:
-        """Without savepoints: the shortest refused beginning of the stage ends with a bad row, which is then left out."""
-        first, last = self._dialect.positions(connection, move.stage)
+    def _search_by_trial(
+        self, connection: Connection, entry: Entry, moves: Sequence[StageMove], rejects: Rejects
+    ) -> None:
+        """Without savepoints: the shortest refused beginning of a move ends with a bad row, which is then left out."""
+        first, last = self._dialect.positions(connection, moves[0].stage)
         while True:
             try:
-                return self._try(connection, entry, move)
+                return self._try(connection, entry, moves)
             except Poison as error:
-                refused, low, high = error, first, last
+                refused = error
+            shorter = (count for count in range(1, len(moves)) if self._trial(connection, entry, moves[:count], last))
+            tried = moves[: next(shorter, len(moves))]
+            low, high = first, last
             while low < high:
                 middle = (low + high) // 2
-                try:
-                    with contextlib.suppress(_TrialEnd), connection.transaction():
-                        self._begin(connection, entry)
-                        move.move_up_to(middle)
-                        raise _TrialEnd
-                except Poison as error:
-                    refused, high = error, middle
+                if refusal := self._trial(connection, entry, tried, middle):
+                    refused, high = refusal, middle
                 else:
                     low = middle + 1
-            move.exclude(low, rejects, refused)
+            tried[-1].exclude(low, rejects, refused)
+
+    def _trial(self, connection: Connection, entry: Entry, moves: Sequence[StageMove], last: int) -> Poison | None:
+        """What the database refuses of ``moves``, the last of which ends at the position ``last``."""
+        try:
+            with contextlib.suppress(_TrialEnd), connection.transaction():
+                self._begin(connection, entry)
+                for move in moves[:-1]:
+                    move.move()
+                moves[-1].move_up_to(last)
+                raise _TrialEnd
+        except Poison as error:
+            return error
+        return None
 
     # prepared transactions
 
@@ -246,7 +271,7 @@ class JdbcCommitter(GlobalCommitter):
             if last is not None and last.batch >= entry.batch:
                 raise already_committed(entry)
             prepared.check(batch, pending(entry))
-            self._transaction(connection, entry, None)
+            self._transaction(connection, entry, [])
             self._carry_through(connection, entry)
 
     def _finish(self, connection: Connection, query: str) -> Entry | None:

@@ -28,7 +28,7 @@ from ...core.datasets import Dataset
 from ...core.folder import SinkFolder
 from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
-from ...ground.columns import BOOLEAN, Column, Columns
+from ...ground.columns import BOOLEAN, Column, Columns, Template, template_columns
 from ...ground.options import Values
 from ...storage.location import Location, storage_of
 from .committer import JdbcCommitter
@@ -37,8 +37,9 @@ from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_o
 from .direct import DirectWriter, check_order
 from .ledger import LEDGER, TableLedger
 from .prepared import Markers
+from .routing import Routing, routing_problems, target_of
 from .statement import StatementText, statement_problems
-from .target import Target, WritePlan, datasets_of, refuse, table_of, unloadable_columns
+from .target import Target, WritePlan, datasets_of, refuse, unloadable_columns
 from .writers import FileWriter, PreparedWriter, TableWriter
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class JdbcSink(FrameSink):
     With a lower ``guarantee``, tasks write directly into the table, in transactions of ``batch.maxRecords`` or
     ``batch.maxTime``, and ``orderColumn`` also compares rows with the table, which must have the column. The server ends a
     session whose client is silent for ``request.timeout``, but not before 10s. ``statement`` is SQL of your own, which runs
-    once for each row in place of the generated.
+    once for each row in place of the generated. With columns in ``dbtable`` (``shop.orders_{region}``) each row goes to the
+    table that it names, and all of a batch in one transaction; such a column need not be in the tables.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
     On request idempotent for upserts and at-least-once for inserts. The target's column decides which text keys are equal; a
@@ -92,7 +94,10 @@ class JdbcSink(FrameSink):
     options = Options(
         {
             "url": Text(REQUIRED, meaning="JDBC's or SQLAlchemy's; it says which database it is"),
-            "dbtable": Text(REQUIRED, meaning="name or schema.name"),
+            "dbtable": Template(
+                REQUIRED, example="shop.orders_{region}", meaning="name or schema.name; or shop.orders_{region}"
+            ),
+            "maxTables": Int(1000, at_least=1, meaning="tables that columns in dbtable may name in a batch"),
             "user": Text(None, meaning="the login, where the url has none"),
             "password": Text(None, meaning="its password"),
             "driver": Text(None, meaning="accepted from Spark's options, without effect"),
@@ -167,9 +172,11 @@ class JdbcSink(FrameSink):
         except ValueError as wrong:
             yield Problem("url", str(wrong))
         try:
-            table_of(values["dbtable"])
+            target_of(values["dbtable"])
         except ValueError as wrong:
             yield Problem("dbtable", f"must be {wrong}.")
+        else:
+            yield from routing_problems(values) if template_columns(values["dbtable"]) else ()
         yield from _check_keys(values)
         yield from _check_commit(values)
         if values["statement"]:
@@ -193,7 +200,7 @@ class JdbcSink(FrameSink):
             return None
         values = cls.known_options().parse("connectors.jdbc", {"url": url, "dbtable": LEDGER, **options})
         dialect = dialect_of(parse(url, values["user"], values["password"]), values["request.timeout"])
-        ledger = TableLedger(dialect, table_of(values["dbtable"], dialect).beside(LEDGER), "")
+        ledger = TableLedger(dialect, target_of(values["dbtable"], dialect).beside(LEDGER), "")
         with pooled_connection(dialect) as connection:
             return ledger.contents(connection)
 
@@ -205,10 +212,14 @@ class JdbcSink(FrameSink):
 
     def target(self) -> str:
         address = self.address()
-        return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
+        return f"{address}/{target_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
 
     def datasets(self) -> Sequence[Dataset]:
-        return datasets_of(self.address(), self.values["dbtable"])
+        return [] if template_columns(self.values["dbtable"]) else datasets_of(self.address(), self.values["dbtable"])
+
+    def routing(self, dialect: Dialect) -> Routing | None:
+        """The tables that columns in ``dbtable`` name; ``None`` if it names one."""
+        return Routing(self.values, dialect) if template_columns(self.values["dbtable"]) else None
 
     def folder(self) -> SinkFolder:
         """The staging folder for a database in a file."""
@@ -223,8 +234,11 @@ class JdbcSink(FrameSink):
         return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
 
     def check_target(self, schema: pa.Schema) -> None:
-        with pooled_connection(self.dialect()) as connection:
-            Target(self.values, connection.dialect).check_columns(connection, schema)
+        dialect = self.dialect()
+        if routing := self.routing(dialect):
+            return refuse(routing.problems(schema))
+        with pooled_connection(dialect) as connection:
+            Target(self.values, dialect, target_of(self.values["dbtable"], dialect)).check_columns(connection, schema)
 
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
         """The sink for the tasks of ``batch``, with a plan that is made once for all of them."""
@@ -244,10 +258,14 @@ class JdbcSink(FrameSink):
     def _writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         values, dialect = self.values, self.dialect()
         if self.mode == "batch":
+            if routing := self.routing(dialect):
+                refuse(routing.problems(schema))
+                if batch.replace:
+                    refuse([Problem("dbtable", "names tables by columns, and an overwrite replaces the rows of one.")])
             if dialect.one_writer:
-                return FileWriter(dialect, self.folder(), batch, schema)
-            target, in_order = table_of(values["dbtable"], dialect), bool(values["statement"])
-            return TableWriter(dialect, target, batch, schema, subtask=subtask, in_order=in_order)
+                return FileWriter(dialect, self.folder(), batch, schema, routing)
+            target, in_order = target_of(values["dbtable"], dialect), bool(values["statement"])
+            return TableWriter(dialect, target, batch, schema, subtask=subtask, in_order=in_order, routing=routing)
         plan = self.plan or self._plan_in_task(dialect, schema, batch)
         if self.mode == "direct":
             return DirectWriter(values, dialect, plan)
@@ -262,7 +280,8 @@ class JdbcSink(FrameSink):
         """The plan of tasks that do not stage a batch. Raises :class:`Misconfigured` with the reasons if they cannot."""
         if self.mode == "prepared":
             refuse(self._preparing_problems(connection, batch))
-        plan = Target(self.values, connection.dialect).plan(connection, schema)
+        table = target_of(self.values["dbtable"], connection.dialect)
+        plan = Target(self.values, connection.dialect, table).plan(connection, schema)
         if self.mode == "prepared":
             refuse(unloadable_columns(connection.dialect, plan.columns))
             Markers(connection.dialect, plan.table).make(connection)

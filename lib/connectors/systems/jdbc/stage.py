@@ -110,13 +110,13 @@ class StageRange:
 class StageMove:
     """Moves the rows of ``stage``, or only those of ``attempts``, as ``plan`` says, inside the caller's transaction.
 
-    ``rows`` is the number of rows that must exist. With ``keep_newer``, a row of the target stays unchanged if it has a larger
-    value in the column that orders rows.
+    ``where`` is a condition of rows in SQL, and ``rows`` the number of rows that must exist. With ``keep_newer``, a row of the
+    target stays unchanged if it has a larger value in the column that orders rows.
     """
 
     def __init__(
         self, connection: Connection, plan: WritePlan, stage: Table, attempts: Sequence[int] = (), *,
-        rows: int = 0, keep_newer: bool = False,
+        rows: int = 0, keep_newer: bool = False, where: str = "",
     ) -> None:  # fmt: skip
         self.connection = connection
         self.dialect = connection.dialect
@@ -127,7 +127,7 @@ class StageMove:
         self.excluded: list[int] = []
         # CASE keeps the planner from assuming that these attempts have few of the rows
         chosen = f"CASE WHEN {ATTEMPT} IN ({', '.join(map(str, attempts))}) THEN true ELSE false END"
-        self._chosen = chosen if attempts else ""
+        self._chosen = " AND ".join(filter(None, (chosen if attempts else "", where)))
         self.order = plan.order_name if keep_newer else ""
         self._targets = {column.index: column.target for column in plan.columns}
 

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from ...core.datasets import Dataset, of_server
+from ...ground.columns import template_columns
 from ...ground.errors import ConnectorError, Misconfigured, Problem
 from ...ground.options import Values
 from .column_types import staged_schema
@@ -87,10 +88,10 @@ class WritePlan:
 class Target:
     """The table that a sink writes to."""
 
-    def __init__(self, values: Values, dialect: Dialect) -> None:
+    def __init__(self, values: Values, dialect: Dialect, table: Table) -> None:
         self.values = values
         self.dialect = dialect
-        self.table = table_of(values["dbtable"], dialect)
+        self.table = table
 
     def plan(self, connection: Connection, schema: pa.Schema) -> WritePlan:
         """Plans how to write rows of ``schema``; creates or widens the table if the options say so.
@@ -216,7 +217,7 @@ class Target:
             yield Problem("orderColumn", f"{text} Make the table with a column of the type NUMERIC, or take another guarantee.")
 
     def _unmatched_columns(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]}
+        steering = {self.values["orderColumn"], self.values["deleteColumn"], *template_columns(self.values["dbtable"])}
         names = ", ".join(column.name for column in columns)
         matches = {name: column_called(name, columns) for name in schema.names}
         for name, column in matches.items():

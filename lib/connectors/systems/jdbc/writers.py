@@ -21,6 +21,7 @@ from .column_types import cast_exactly, with_json_text
 from .dialects import Dialect, Table
 from .ledger import exists
 from .prepared import Markers, PreparedTransactions, prepared_name
+from .routing import TABLE, Routing
 from .stage import ATTEMPT, PLACE, RejectedRows, new_attempt, packed, places, stage_of
 from .target import WritePlan, staged_columns
 
@@ -84,21 +85,26 @@ class LoadingWriter(SinkWriter):
 class TableWriter(LoadingWriter):
     """``commit=batch``: stages rows in the table of the batch, with the number of the attempt.
 
-    With ``in_order``, the order of the task's rows can be read from the table.
+    With ``in_order``, the order of the task's rows can be read from the table; with ``routing``, their tables.
     """
 
     def __init__(
-        self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema, *, subtask: int = 0, in_order: bool = False
-    ) -> None:
-        numbers = (ATTEMPT, PLACE) if in_order and not dialect.keeps_order else (ATTEMPT,)
+        self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema, *, subtask: int = 0, in_order: bool = False,
+        routing: Routing | None = None,
+    ) -> None:  # fmt: skip
+        numbers = [TABLE] if routing else []
+        numbers += [ATTEMPT, PLACE] if in_order and not dialect.keeps_order else [ATTEMPT]
         self.stage_columns = [*staged_columns(dialect, schema), *((name, dialect.types["int64"]) for name in numbers)]
         self.subtask = subtask
+        self.routing = routing
         super().__init__(dialect, target.beside(stage_of(batch)), [name for name, _ in self.stage_columns])
         self.attempt = new_attempt()
         self.empty = {"schema": packed(schema)}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        if self.routing:
+            rows = self.routing.numbered(rows, self.rejects)
         numbers = [pa.repeat(pa.scalar(self.attempt, pa.int64()), rows.num_rows)]
         if PLACE in self.columns:
             numbers.append(places(self.subtask, self.rows, rows.num_rows))
@@ -117,24 +123,31 @@ class TableWriter(LoadingWriter):
 
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
         loader.commit()
-        return {"stage": self.table.name, "attempt": self.attempt, **self.empty}
+        tables = {"tables": dict(self.routing.rows)} if self.routing else {}
+        return {"stage": self.table.name, "attempt": self.attempt, **tables, **self.empty}
 
 
 class FileWriter(StageWriter):
     """``commit=batch`` for databases with one writer: stages rows in an Arrow file, which the driver loads."""
 
-    def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
+    def __init__(
+        self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema, routing: Routing | None = None
+    ) -> None:
         staged_columns(dialect, schema)  # refuses types before anything is written
         self.dialect = dialect
         self.schema = schema
+        self.routing = routing
         super().__init__(folder, batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        if self.routing:
+            rows = self.routing.numbered(rows, self.rejects)
         self.staged.write(rows.replace_schema_metadata(None))
 
     def prepare(self) -> Committable:
-        return Committable(self.staged.rows, {**super().prepare().data, "schema": packed(self.schema)})
+        tables = {"tables": dict(self.routing.rows)} if self.routing else {}
+        return Committable(self.staged.rows, {**super().prepare().data, **tables, "schema": packed(self.schema)})
 
 
 class PreparedWriter(LoadingWriter):

@@ -147,7 +147,8 @@ class DuckDb(Dialect):
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         sql = (
             "SELECT column_name, data_type, is_nullable = 'YES', column_default IS NOT NULL FROM information_schema.columns "
-            "WHERE table_name = ? AND table_schema = ? AND table_catalog = current_database() ORDER BY ordinal_position"
+            "WHERE lower(table_name) = lower(?) AND table_schema = ? AND table_catalog = current_database() "
+            "ORDER BY ordinal_position"
         )
         rows = connection.rows(sql, [table.name, table.schema or "main"])
         return [Column(name, sql, _arrow(sql), nullable, default) for name, sql, nullable, default in rows]
@@ -169,7 +170,7 @@ class DuckDb(Dialect):
 
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         sql = (
-            "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? AND schema_name = ? "
+            "SELECT constraint_column_names FROM duckdb_constraints() WHERE lower(table_name) = lower(?) AND schema_name = ? "
             "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') AND database_name = current_database()"
         )
         return [frozenset(names) for (names,) in connection.rows(sql, [table.name, table.schema or "main"])]

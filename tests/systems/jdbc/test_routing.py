@@ -1,0 +1,156 @@
+"""Columns in ``dbtable``: each row is in the table that it names, and all tables have a batch at once."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Fatal, Misconfigured, Poison
+from connectors.systems.jdbc import JdbcSink
+
+from .contexts import DuckDbRouted, MariaDbRouted, PostgresRouted, Routed, SqliteRouted
+from .test_bad_rows import letters
+from .test_operations import UPSERT, rows, write
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("region", pa.string())])
+
+
+@pytest.fixture(
+    params=[PostgresRouted, SqliteRouted, DuckDbRouted, MariaDbRouted],
+    ids=lambda kind: kind.__name__.removesuffix("Routed").lower(),
+)
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Routed]:
+    with contextlib.closing(request.param(tmp_path / "target")) as database:
+        yield database
+
+
+def put(database: Routed, *values: tuple[Any, ...], **options: str) -> None:
+    """Writes a batch of two tasks."""
+    middle = len(values) // 2
+    write(database, [rows(*part, schema=SCHEMA) for part in (values[:middle], values[middle:]) if part], **options)
+
+
+def quoted(database: Routed, table: str) -> str:
+    schema, _, name = table.rpartition(".")
+    mark = "`" if isinstance(database, MariaDbRouted) else '"'
+    return f"{schema}.{mark}{name}{mark}" if schema else f"{mark}{name}{mark}"
+
+
+def test_each_row_goes_to_the_table_that_it_names(database: Routed) -> None:
+    put(database, (1, "a", "eu"), (2, "b", "us"), (3, "c", "eu"), (4, "d", "ch"))
+    put(database, (5, "e", "us"))
+    assert sorted((row["id"], row["region"]) for row in database.rows()) == [
+        (1, "eu"), (2, "us"), (3, "eu"), (4, "ch"), (5, "us")
+    ]  # fmt: skip
+    assert [table[-2:] for table in database.tables()] == ["ch", "eu", "us"]
+
+
+def test_an_upsert_replaces_the_row_of_its_own_table(database: Routed) -> None:
+    put(database, (1, "a", "eu"), (1, "b", "us"), **UPSERT)
+    put(database, (1, "A", "eu"), (2, "c", "us"), **UPSERT)
+    assert sorted((row["region"], row["id"], row["name"]) for row in database.rows()) == [
+        ("eu", 1, "A"), ("us", 1, "b"), ("us", 2, "c")
+    ]  # fmt: skip
+
+
+def test_tables_that_lack_the_column_get_their_rows_without_it(database: Routed) -> None:
+    for region in ("eu", "us"):
+        database.run(f"CREATE TABLE {database.table}_{region} (id BIGINT, name VARCHAR(20))")
+    put(database, (1, "a", "eu"), (2, "b", "us"), createTable="false")
+    assert [database.query(f"SELECT * FROM {table}") for table in database.tables()] == [[(1, "a")], [(2, "b")]]
+
+
+def test_a_batch_with_a_table_that_there_is_not_is_in_none(database: Routed) -> None:
+    database.run(f"CREATE TABLE {database.table}_eu (id BIGINT, name VARCHAR(20), region VARCHAR(20))")
+    with pytest.raises(Misconfigured, match=r"no table .*_us .*createTable=true"):
+        put(database, (1, "a", "eu"), (2, "b", "us"), createTable="false")
+    assert database.rows() == []
+
+
+def test_a_row_that_a_table_refuses_keeps_the_batch_out_of_all(database: Routed) -> None:
+    database.run(f"CREATE TABLE {database.table}_us (id BIGINT PRIMARY KEY, name VARCHAR(20), region VARCHAR(20))")
+    with pytest.raises(Poison):
+        put(database, (1, "a", "eu"), (2, "b", "us"), (2, "c", "us"))
+    assert database.rows() == []
+
+
+def test_bad_rows_of_each_table_are_dead_letters(database: Routed, tmp_path: Path) -> None:
+    for region in ("eu", "us"):
+        body = "id BIGINT PRIMARY KEY, name VARCHAR(9) CHECK (length(name) < 4), region VARCHAR(9)"
+        database.run(f"CREATE TABLE {database.table}_{region} ({body})")
+    good = [(number, "a", region) for number, region in enumerate(["eu", "us"] * 20)]
+    bad = [(100, "long", "eu"), (101, "long", "us"), (102, "b", None), (103, "c", ""), (104, "d", "x" * 60)]
+    put(database, *good[:20], *bad, *good[20:], errors="deadLetter", deadLetterPath=str(tmp_path / "letters"))
+    assert sorted(row["id"] for row in database.rows()) == list(range(40))
+    assert sorted(json.loads(letter)["id"] for letter in letters(tmp_path / "letters")) == list(range(100, 105))
+
+
+@pytest.mark.parametrize(
+    ("region", "reason"),
+    [(None, "has no region"), ("", "has no region"), ("x" * 60, "more than 63 bytes")],
+    ids=["null", "empty", "long"],
+)
+def test_a_row_that_names_no_table_stops_the_batch(tmp_path: Path, region: str | None, reason: str) -> None:
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
+        with pytest.raises(Poison, match=reason):
+            put(database, (1, "a", "eu"), (2, "b", region))
+        assert database.rows() == []
+
+
+def test_names_that_a_database_takes_for_equal_have_each_row_once(database: Routed) -> None:
+    template = quoted(database, f"{database.table}_{{region}}")
+    put(database, (1, "a", "eu"), (2, "b", "EU"), (3, "c", "Eu"), (4, "d", "e u"), dbtable=template)
+    found = [row for table in database.tables() for row in database.query(f"SELECT id FROM {quoted(database, table)}")]
+    assert sorted(found) == [(1,), (2,), (3,), (4,)]
+    for table in database.tables():
+        database.run(f"DROP TABLE {quoted(database, table)}")
+
+
+def test_more_tables_than_the_bound_are_refused(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
+        with pytest.raises(Fatal, match="names 3 tables in a batch, and maxTables is 2"):
+            put(database, (1, "a", "eu"), (2, "b", "us"), (3, "c", "ch"), maxTables="2")
+        assert database.rows() == []
+
+
+def test_a_name_may_have_several_columns_of_plain_types(tmp_path: Path) -> None:
+    kinds = {"d": pa.date32(), "flag": pa.bool_(), "n": pa.int16()}
+    schema = pa.schema(kinds.items())
+    values = rows((datetime.date(2024, 5, 6), True, 7), schema=schema)
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
+        write(database, [values], dbtable=f"{database.table}_{{d}}{{{{{{flag}}{{n}}")
+        assert database.tables() == [f"{database.table}_2024-05-06{{true7"]
+        database.run(f'DROP TABLE "{database.tables()[0]}"')
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"guarantee": "at-least-once"}, {"onNewQuery": "replace"}, {"statement": "DELETE FROM t WHERE id = {id}"},
+        {"dbtable": "{region}.t"}, {"dbtable": "t_{region"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_columns_in_the_name_exclude_is_refused_at_once(options: dict[str, str]) -> None:
+    with pytest.raises(Misconfigured, match=r"columns in|which has columns|have columns in"):
+        JdbcSink.of({"url": "jdbc:sqlite:/tmp/x.db", "dbtable": "t_{region}", **options})
+
+
+def test_a_column_whose_text_settings_may_alter_is_refused() -> None:
+    sink: Any = JdbcSink.of({"url": "jdbc:sqlite:/tmp/x.db", "dbtable": "t_{region}"})
+    with pytest.raises(Misconfigured, match="must be of text"):
+        sink.check_target(pa.schema([("id", pa.int64()), ("region", pa.float64())]))
+
+
+def test_an_overwrite_is_refused(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
+        with pytest.raises(Misconfigured, match="an overwrite replaces the rows of one"):
+            write(database, [rows((1, "a", "eu"), schema=SCHEMA)], replace=True)
+        assert database.rows() == []
