@@ -79,6 +79,8 @@ def test_an_alias_of_a_part_of_an_index_is_refused(server: OpenSearchServer, ind
     schema = pa.schema([("n", pa.int64())])
     with pytest.raises(Misconfigured, match=rf'index\s+names the alias "{index}-part" of a part of "{index}"'):
         read(source(server, f"{index}-part"), schema)
+    with pytest.raises(Misconfigured, match=rf'index\s+names the alias "{index}-part" of a part of "{index}"'):
+        read(source(server, f"{index}-p*"), schema)
     for name in (index, f"{index}-all"):
         assert numbers(read(source(server, name), schema)) == list(range(10))
 
@@ -90,6 +92,52 @@ def test_times_in_seconds_are_no_milliseconds(server: OpenSearchServer, index: s
     with pytest.raises(Misconfigured, match=r'the field "at" has times in seconds, .*\. Give \.schema'):
         _ = source(server, index).schema
     assert read(source(server, index), pa.schema([("at", pa.int64())])) == [{"at": 1_700_000_000}]
+
+
+@pytest.mark.parametrize("form", ["yyyyMMdd", "strict_date_optional_time||basic_date", "yyyy"])
+def test_times_in_digits_are_no_milliseconds(server: OpenSearchServer, index: str, form: str) -> None:
+    server.ask("PUT", f"/{index}", {"mappings": {"properties": {"at": {"type": "date", "format": form}}}})
+    server.ask("PUT", f"/{index}/_doc/1?refresh=true", {"at": 2024 if form == "yyyy" else 20240131})
+    with pytest.raises(Misconfigured, match=r'the field "at" has times in the form .*\. Give \.schema'):
+        _ = source(server, index).schema
+
+
+def test_times_inside_objects_and_lists_are_milliseconds_as_outside(server: OpenSearchServer, index: str) -> None:
+    at, time_type = 1_700_000_000_123, pa.timestamp("us", "UTC")
+    server.ask("PUT", f"/{index}/_doc/1?refresh=true", {"o": {"at": at}, "several": [at, at], "m": {"k": at}})
+    kinds = {"o": pa.struct([("at", time_type)]), "several": pa.list_(time_type), "m": pa.map_(pa.string(), time_type)}
+    moment = datetime.datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=datetime.timezone.utc)
+    rows = read(source(server, index), pa.schema(list(kinds.items())))
+    assert rows == [{"o": {"at": moment}, "several": [moment, moment], "m": [("k", moment)]}]
+
+
+def test_names_with_dots_in_a_list_of_objects_are_objects(server: OpenSearchServer, index: str) -> None:
+    server.ask("PUT", f"/{index}", {"mappings": {"properties": {"list": {"type": "nested"}}}})
+    server.ask("PUT", f"/{index}/_doc/1?refresh=true", {"list": [{"x.y": 1}, {"x": {"y": 2}}]})
+    schema = pa.schema([("list", pa.list_(pa.struct([("x", pa.struct([("y", pa.int64())]))])))])
+    assert read(source(server, index), schema) == [{"list": [{"x": {"y": 1}}, {"x": {"y": 2}}]}]
+
+
+def test_a_batch_read_waits_for_a_shard_that_no_node_holds_just_now(
+    server: OpenSearchServer, proxy: FaultProxy, index: str
+) -> None:
+    """The statistics leave it out, without a word."""
+    server.ask("PUT", f"/{index}", {"settings": {"number_of_shards": 2, "number_of_replicas": 0}})
+    write(server.url, index, [{"n": n} for n in range(20)], idColumn="n")
+    is_away = True
+
+    def away(request: Seen, forward: Any) -> Reply:
+        nonlocal is_away
+        reply: Reply = forward()
+        if "/_stats?" not in request.path or not is_away:
+            return reply
+        answer, is_away = json.loads(reply.body), False
+        del answer["indices"][index]["shards"]["0"]
+        return Reply(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    proxy.rule = away
+    assert numbers(read(source_of(proxy.url, index), pa.schema([("n", pa.int64())]))) == list(range(20))
+    assert not is_away
 
 
 def test_names_with_dots_are_objects_as_in_the_mapping(server: OpenSearchServer, index: str) -> None:

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,22 @@ def test_an_attempt_that_ends_the_sweep_of_an_earlier_epoch_begins_one_as_the_fa
     with closing(source.cursor(Numbered.schema)) as cursor:
         cursor.open()
         assert [sorted(row["id"] for row in rest(cursor, json.loads(position))) for _ in range(2)] == [[1, 2, 3, 4, 5, 16]] * 2
+
+
+class Ids(Declared):
+    schema = pa.schema([("id", pa.int64())])
+
+
+def test_a_number_with_more_digits_than_a_float_passes_over_no_record_behind_it(server: Answers, tmp_path: Path) -> None:
+    numbers = ["1700000000.123456900"]
+
+    def rule(asked: Asked) -> Reply:
+        since = Decimal(asked.query.get("since", 0))
+        rows = [f'{{"id": {place}, "at": {number}}}' for place, number in enumerate(numbers) if Decimal(number) >= since]
+        return Reply(f"[{', '.join(rows)}]".encode())
+
+    server.rule = rule
+    system, log = Ids(tmp_path, server, cursor={"field": "at"}, key="id", parameters={"since": "{position}"}), []
+    assert SourceQuery(system).rest(log) == [{"id": 0}]
+    numbers.append("1700000000.123456901")
+    assert SourceQuery(system).rest(log) == [{"id": 1}]

@@ -421,3 +421,27 @@ def test_the_next_page_is_found_in_a_link_however_the_api_writes_it(server: Answ
     assert read(server, {"paging": {"kind": "link"}}) == rows
     server.rule = lambda _: Reply(rows, headers={"Link": '</r?page=2>; rel="next-archive"; title="rel=next", </r>; rel=first'})
     assert read(server, {"paging": {"kind": "link"}}) == rows
+
+
+def _pages(size: int | None) -> dict[str, Any]:
+    return {"kind": "page", **({} if size is None else {"size": size})}
+
+
+@pytest.mark.parametrize(("size", "later"), [(10, 30), (30, 10), (10, None), (None, 10)])
+def test_a_sweep_that_goes_on_under_another_size_of_pages_loses_and_doubles_no_row(
+    server: Answers, tmp_path: Path, size: int | None, later: int | None
+) -> None:
+    server.rule = numbered(rows_of(range(100)), cap=30)
+    first = Declared(tmp_path, server, paging=_pages(size), **CURSOR)
+    query, log = SourceQuery(first, maxRowsPerTrigger="7"), []
+    rows = [row for _ in range(5) for row in query.next(log) or []]
+    assert len(rows) == 35
+    rows += SourceQuery(Declared(tmp_path, server, paging=_pages(later), **CURSOR)).rest(log)
+    assert rows == rows_of(range(100))
+
+
+def test_an_answer_that_is_not_ready_is_waited_for(server: Answers) -> None:
+    """As GitHub's statistics: 202 until they are computed."""
+    waits = iter([202, 202, 202])
+    server.rule = lambda asked: Reply([], status=202) if next(waits, None) else Reply(rows_of(range(5)))
+    assert read(server, {}, **{"retry.maxRetries": "5"}) == rows_of(range(5))

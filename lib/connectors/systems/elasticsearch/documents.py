@@ -28,6 +28,9 @@ _TYPES: Final = {
     "binary": "binary",
 }
 
+_DIGITS_ALONE: Final = re.compile("basic_date|basic_ordinal_date|(strict_)?year|[yuMdDHmsS]+")
+"""The formats of times that a document may have as a number, which is no time since 1970."""
+
 
 def columns(mappings: Mapping[str, Any]) -> str:
     """The columns of all the indices that an answer to ``_mapping`` names.
@@ -53,6 +56,9 @@ def _kind(name: str, mapping: Mapping[str, Any]) -> str:
     kind = mapping.get("type", "object")
     if "epoch_second" in mapping.get("format", ""):
         raise ValueError(f'the field "{name}" has times in seconds, and a timestamp would be read from milliseconds')
+    if any(_DIGITS_ALONE.fullmatch(form) for form in mapping.get("format", "").split("||")):
+        text = f'the field "{name}" has times in the form {mapping["format"]}'
+        raise ValueError(f"{text}, and a timestamp would be read from milliseconds")
     if kind not in _TYPES:
         raise ValueError(f'the field "{name}" is {kind}, for which there is no column')
     return _TYPES[kind]

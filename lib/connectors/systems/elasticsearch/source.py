@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, Final
@@ -173,7 +175,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
             names = self.source.values["index"].split(",")
             for index, kinds in answer.items():
                 views = [name for name, alias in kinds["aliases"].items() if "filter" in alias or "search_routing" in alias]
-                if index not in names and (view := next((view for view in views if view in names), None)):
+                if not _is_among(index, names) and (view := next((view for view in views if _is_among(view, names)), None)):
                     text = f'names the alias "{view}" of a part of "{index}". Name the index, and give the filter by query.'
                     raise Misconfigured(_NAME, [Problem("index", text)])
 
@@ -195,8 +197,19 @@ class ShardEnumerator(SplitEnumerator[Changes]):
             for copy in copies
             if copy["routing"]["primary"]
         }
+        if not self.source.streaming:
+            self._check_shards(path, heads)
         self.client.request("POST", f"/{path}/_refresh{lenient}")
         return heads
+
+    def _check_shards(self, path: str, heads: Iterable[str]) -> None:
+        """Raises ``Transient`` where no node holds a shard just now: a batch read would end without its documents."""
+        settings = self.client.ask("GET", f"/{path}/_settings/index.number_of_shards?expand_wildcards=open")
+        present = Counter(shard.partition("/")[0] for shard in heads)
+        counts = {index: int(answer["settings"]["index"]["number_of_shards"]) for index, answer in settings.items()}
+        if partial := [index for index, count in counts.items() if present[index] < count]:
+            shards = ", ".join(f"{index} has {present[index]} of {counts[index]}" for index in sorted(partial))
+            raise Transient(f"not all shards are there: {shards}", way_out="see the health of the cluster")
 
     def advance(self, at: Position, head: Mapping[str, int], limit: ReadLimit) -> Position:
         done = self._without_lost(at["next"], head)
@@ -427,9 +440,14 @@ def _partition(shard: str) -> str:
     return f"{index}/{number}"
 
 
+def _is_among(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _objects(fields: Iterable[pa.Field]) -> dict[str, Any]:
-    """The fields that are objects, and those in them."""
-    return {field.name: _objects(fields_of(field.type)) for field in fields if pa.types.is_struct(field.type)}
+    """The fields that are objects or lists of them, and those in them."""
+    kinds = {field.name: field.type.value_type if pa.types.is_list(field.type) else field.type for field in fields}
+    return {name: _objects(fields_of(kind)) for name, kind in kinds.items() if pa.types.is_struct(kind)}
 
 
 def _expanded(document: dict[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
@@ -439,8 +457,10 @@ def _expanded(document: dict[str, Any], objects: Mapping[str, Any]) -> dict[str,
         if outer in objects and isinstance(document.get(outer, {}), dict):
             document[outer] = {**document.get(outer, {}), inner: document.pop(name)}
     for name, inner_objects in objects.items():
-        if isinstance(value := document.get(name), dict):
-            _expanded(value, inner_objects)
+        value = document.get(name)
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, dict):
+                _expanded(part, inner_objects)
     return document
 
 
@@ -448,7 +468,14 @@ def _cell(kind: pa.DataType, name: str) -> Any:
     """Reads a value as searches mean it: one value may stand for a list of one, a number for a time in milliseconds."""
     read = reader(kind, name)
     if pa.types.is_list(kind):
-        return lambda value: read(value if value is None or isinstance(value, list) else [value])
+        item = _cell(kind.value_type, name)
+        return lambda value: None if value is None else [item(part) for part in (value if isinstance(value, list) else [value])]
+    if pa.types.is_struct(kind):
+        inner = [(field.name, _cell(field.type, f"{name}.{field.name}")) for field in fields_of(kind)]
+        return lambda value: {field: cell(value.get(field)) for field, cell in inner} if type(value) is dict else read(value)
+    if pa.types.is_map(kind) and pa.types.is_string(kind.key_type):
+        item = _cell(kind.item_type, name)
+        return lambda value: [(key, item(part)) for key, part in value.items()] if type(value) is dict else read(value)
     if pa.types.is_timestamp(kind):
         return lambda value: value * 1000 if type(value) is int else read(value)
     return read

@@ -22,7 +22,7 @@ from ...formats.json import parsed, reader
 from ...ground import machine
 from ...ground.cache_folder import is_told
 from ...ground.clients import client_library
-from ...ground.retry import Contact, RetrySettings
+from ...ground.retry import Contact, RetrySettings, seconds_of
 from ...ground.state import digest
 from .api import Call, Resource
 from .client import CONNECTOR, RETRY_STATUSES, Answer, HttpClient, refusal, shown, statuses
@@ -36,6 +36,7 @@ _LONG_NUMBER: Final = re.compile(rb"\d[\d.]{15}|\d[eE][+-]?\d{3}")
 _LOOK_SECONDS: Final = 1.0
 """The seconds for which one read skips pages without new records."""
 
+_ACCEPTED: Final = 202
 _NO_CONTENT: Final = 204
 _NO_TOKEN: Final = "the API no longer takes the token of a page; read from the start again, with shorter pauses between pages"
 _NO_PAGE: Final = (
@@ -256,6 +257,9 @@ class HttpCursor(Cursor):
         answer = self._client.request(call.method, call.url, headers, body)
         if answer.status == _NO_CONTENT or (is_first and answer.status in resource.ignored):
             return answer, None
+        if answer.status == _ACCEPTED:  # the API has begun to make the answer; what it sends now is none
+            text = f"{shown(call.url)} answered 202: it has no answer yet"
+            raise Transient(text, retry_after=seconds_of(answer.headers.get("Retry-After")))
         if 200 <= answer.status < 300:
             return answer, self._parsed(answer, call.url)
         error = refusal(answer, call.url, self._retried)

@@ -86,9 +86,9 @@ class Paging(ABC):
         """True if the answer has nothing, not even null, in the place that should name the next page."""
         return False
 
-    def _is_last(self, records: int) -> bool:
+    def _is_last(self, records: int, size: int | None) -> bool:
         """True for an empty page. True for a short page only if the user says so, since servers cap and filter pages."""
-        return records == 0 or (self.values["shortPage"] == "last" and records < self.values["size"])
+        return records == 0 or (self.values["shortPage"] == "last" and size is not None and records < size)
 
 
 class _OnePage(Paging):
@@ -97,23 +97,28 @@ class _OnePage(Paging):
 
 
 class _Numbered(Paging):
-    """Pages by number."""
+    """Pages by number. A token is the number and the size: a sweep that goes on under another ``size`` keeps its own."""
 
     def can_grow(self, body: Any) -> bool:
         pages = self.values["pages"]  # an answer that tells of a next page has a whole page
         return self.values["shortPage"] == "next" and (pages is None or count_at(pages, body) is None)
 
     def parameters(self, token: Any) -> dict[str, Any]:
-        return {self.values["parameter"]: self._number(token), **super().parameters(token)}
+        number, size = self._place(token)
+        return {self.values["parameter"]: number, **({} if size is None else {self.values["sizeParameter"]: size})}
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        number, pages = self._number(token), self.values["pages"]
+        (number, size), pages = self._place(token), self.values["pages"]
         if pages is not None and (count := count_at(pages, body)) is not None:
-            return number + 1 if number - self.values["first"] + 1 < count else None
-        return None if self._is_last(records) else number + 1
+            is_last = number - self.values["first"] + 1 >= count
+        else:
+            is_last = self._is_last(records, size)
+        return None if is_last else [number + 1, size]
 
-    def _number(self, token: Any) -> int:
-        return int(self.values["first"] if token is None else token)
+    def _place(self, token: Any) -> tuple[int, int | None]:
+        """The number of a page, and the size of the pages before it."""
+        number, size = (self.values["first"], self.values["size"]) if token is None else token
+        return number, size
 
 
 class _Offset(Paging):
@@ -126,7 +131,7 @@ class _Offset(Paging):
         after, total = (token or 0) + (records or self.values["size"]), self.values["total"]
         if total is not None and (count := count_at(total, body)) is not None:
             return after if after < count else None  # also after a page from which the API has left out all records
-        return None if self._is_last(records) else after
+        return None if self._is_last(records, self.values["size"]) else after
 
 
 class _Token(Paging):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
+from email.utils import parsedate_to_datetime
 from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -23,6 +24,20 @@ from .paths import searched
 
 _DIGEST: Final = 8
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
+_TIME: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:([T ])\d\d:\d\d(?::\d\d(?:\.(\d+))?)?(\s*(?:Z|UTC|GMT|[+-]\d\d:?\d\d))?)?",
+    re.IGNORECASE,
+)
+"""A date or time in the usual forms of ISO 8601: the sign before the time of the day, the digits of a fraction, the zone."""
+
+_UTC: Final = re.compile(r"\s*(?:Z|UTC|GMT)$", re.IGNORECASE)
+_ZONE: Final = re.compile(r"(\d)\s*([+-]\d\d):?(\d\d)$")
+_MAIL_TIME: Final = re.compile(
+    r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? .*\d\d:\d\d|\d\d?[ -][a-z]{3}[ -]\d{4} \d\d:\d\d", re.IGNORECASE
+)
+"""The beginning of a time as mails and HTTP have it, such as Wed, 31 Jan 2024 12:00:00 GMT."""
+
+_DIGITS: Final = re.compile(r"\d+")
 _EXACT: Final = Context(prec=1000)
 _FLOAT: Final = 1 << 53
 """Up to this number a float has every whole number."""
@@ -271,12 +286,16 @@ def _later(value: Any, other: Any) -> Any:
 
 
 def _is_less(value: Any, other: Any) -> bool:
-    """Compares numbers in text as numbers, and times with a zone as times; everything else unchanged."""
+    """Compares numbers in text as numbers, times as times, and ids such as ``INV-99`` by their numbers; else unchanged."""
     if isinstance(value, str) and isinstance(other, str):
         if _NUMBER.fullmatch(value) and _NUMBER.fullmatch(other):
             return Decimal(value) < Decimal(other)
         moment, other_moment = _moment(value), _moment(other)
-        return value < other if moment is None or other_moment is None else moment < other_moment
+        if moment is not None and other_moment is not None:
+            return moment < other_moment
+        if len(value) != len(other) and _DIGITS.sub("0", value) == _DIGITS.sub("0", other):
+            return list(map(int, _DIGITS.findall(value))) < list(map(int, _DIGITS.findall(other)))
+        return value < other
     try:
         return bool(value < other)
     except TypeError:
@@ -286,26 +305,31 @@ def _is_less(value: Any, other: Any) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _moment(value: str) -> datetime.datetime | None:
-    """The time in a text; ``None`` if it has no zone or is no time."""
+    """The time in a text, of UTC if it names no zone; ``None`` if it is no time."""
     try:
-        moment = _iso_time(value)
+        moment = parsedate_to_datetime(value) if _MAIL_TIME.match(value) else _iso_time(value)
     except ValueError:
         return None
-    return moment if moment.tzinfo is not None else None
+    if moment.tzinfo is None and not (_TIME.fullmatch(value) or _MAIL_TIME.match(value)):
+        return None
+    return _zoned(moment)
 
 
 def _iso_time(text: str) -> datetime.datetime:
     """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and only fractions of 3 or 6 digits."""
-    text = re.sub(r"(\d[+-]\d\d)(\d\d)$", r"\1:\2", text.replace("Z", "+00:00"))
+    text = _ZONE.sub(r"\1\2:\3", _UTC.sub("+00:00", text))
     return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda digits: f".{digits[1]:0<6.6}", text))
+
+
+def _zoned(moment: datetime.datetime) -> datetime.datetime:
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)
 
 
 def _scalar(value: Any) -> float:
     """A value as a number, which need not be exact. It has passed :func:`_before` with a lookback."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return float(value)
-    moment = _iso_time(value)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)).timestamp()
+    return _zoned(_iso_time(value)).timestamp()
 
 
 def _before(value: Any, lookback: str) -> Any:
@@ -328,10 +352,25 @@ def _before(value: Any, lookback: str) -> Any:
     except (ValueError, OverflowError):
         text = f'the cursor\'s values are texts such as "{value}", which have no lookback'
         raise Fatal(text, way_out="take a field with numbers, or with times in ISO 8601; or give no lookback") from None
-    text = moment.isoformat()
-    return text.replace("+00:00", "Z") if value.endswith("Z") else text
+    return _in_form_of(value, moment)
+
+
+def _in_form_of(form: str, moment: datetime.datetime) -> str:
+    """A time, or an earlier one, in the form of another text: some APIs compare the texts."""
+    match = _TIME.fullmatch(form)
+    if match is None:
+        text = moment.isoformat()
+        return text.replace("+00:00", "Z") if form.endswith("Z") else text
+    separator, digits, zone = match[1], len(match[2] or ""), match[3] or ""
+    if separator is None:
+        return moment.date().isoformat()
+    seconds, _, fraction = moment.replace(tzinfo=None).isoformat(separator, "microseconds").partition(".")
+    return f"{seconds}{'.' if digits else ''}{fraction.ljust(digits, '0')[:digits]}{zone}"
 
 
 def _plain(number: Decimal) -> int | float:
-    is_whole = number == number.to_integral_value() or abs(number) > _FLOAT
-    return math.floor(number) if is_whole else float(number)
+    """A number as JSON has it, never above it: a request for records since a greater number would pass over some."""
+    if number == number.to_integral_value() or abs(number) > _FLOAT:
+        return math.floor(number)
+    near = float(number)
+    return near if Decimal(repr(near)) <= number else math.nextafter(near, -math.inf)
