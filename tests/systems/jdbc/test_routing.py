@@ -175,6 +175,14 @@ def test_the_search_for_bad_rows_does_not_try_each_table(tmp_path: Path, monkeyp
     assert len(tried) < 2 * (5 + 6)
 
 
+def test_an_unquoted_name_is_that_of_the_table_which_the_server_makes_of_it(tmp_path: Path) -> None:
+    with contextlib.closing(PostgresRouted(tmp_path / "target")) as database:
+        database.run(f"CREATE TABLE {database.table}_ÖX (id BIGINT, name TEXT, region TEXT)")
+        put(database, (1, "a", "ÖX"), (2, "b", "Öx"))
+        assert [table[-2:] for table in database.tables()] == ["Öx"]
+        assert [row["id"] for row in database.rows()] == [1, 2]
+
+
 def test_more_tables_than_the_bound_are_refused(tmp_path: Path) -> None:
     with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
         with pytest.raises(Fatal, match="names 3 tables in a batch, and maxTables is 2"):
