@@ -14,6 +14,7 @@ import pytest
 
 from connectors.core import Fatal, Misconfigured, Poison
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.committer import JdbcCommitter
 
 from .contexts import DuckDbRouted, MariaDbRouted, PostgresRouted, Routed, SqliteRouted
 from .test_bad_rows import letters
@@ -113,6 +114,75 @@ def test_names_that_a_database_takes_for_equal_have_each_row_once(database: Rout
         database.run(f"DROP TABLE {quoted(database, table)}")
 
 
+def test_the_last_row_of_a_key_is_found_among_names_of_one_table(database: Routed) -> None:
+    if isinstance(database, (PostgresRouted, MariaDbRouted)):
+        pytest.skip("EU and eu are two tables there")
+    ordered = SCHEMA.append(pa.field("n", pa.int64()))
+    values = rows((1, "new", "EU", 9), (1, "old", "eu", 1), schema=ordered)
+    with pytest.raises(Fatal, match="orderColumn"):
+        write(database, [values], **UPSERT)
+    write(database, [values], **UPSERT, orderColumn="n")
+    assert [row["name"] for row in database.rows()] == ["new"]
+
+
+def test_letters_that_no_database_takes_for_equal_name_tables_of_their_own(database: Routed) -> None:
+    template = quoted(database, f"{database.table}_{{region}}")
+    for number, region in enumerate(("é", "É", "é", "e\u0301")):
+        put(database, (number, "a", region), dbtable=template)
+    found = [database.query(f"SELECT id FROM {quoted(database, table)}") for table in database.tables()]
+    assert sorted(map(sorted, found)) == [[(0,), (2,)], [(1,)], [(3,)]]
+    for table in database.tables():
+        database.run(f"DROP TABLE {quoted(database, table)}")
+
+
+def test_rows_whose_table_the_database_cannot_have_are_dead_letters(database: Routed, tmp_path: Path) -> None:
+    regions = ["a\0b"] if isinstance(database, (SqliteRouted, PostgresRouted)) else []
+    if isinstance(database, MariaDbRouted):
+        regions = ["a\0b", "eu ", "eu\t", "\N{GRINNING FACE}"]
+    bad = [(100 + number, "b", region) for number, region in enumerate(regions)]
+    put(database, (1, "a", "eu"), *bad, (2, "c", "us"), errors="deadLetter", deadLetterPath=str(tmp_path / "letters"))
+    assert sorted(row["id"] for row in database.rows()) == [1, 2]
+    found = letters(tmp_path / "letters") if bad else []
+    assert sorted(json.loads(letter)["id"] for letter in found) == [number for number, *_ in bad]
+
+
+def test_names_of_the_librarys_own_tables_are_bad_in_each_case(tmp_path: Path) -> None:
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database, pytest.raises(Poison, match="own tables"):
+        put(database, (1, "a", "Connectors_ledger"), dbtable="{region}")
+
+
+def test_a_row_with_a_time_that_python_lacks_is_a_bad_row_too(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("region", pa.string())])
+    days = pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())
+    values = pa.RecordBatch.from_arrays([pa.array([1, 2]), days, pa.array(["eu", None])], schema=schema)
+    with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
+        write(database, [values], errors="skip")
+        assert [database.query(f"SELECT id FROM {table}") for table in database.tables()] == [[(1,)]]
+
+
+def test_the_search_for_bad_rows_does_not_try_each_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    trial = JdbcCommitter._trial
+    monkeypatch.setattr(
+        JdbcCommitter, "_trial", lambda self, *given: tried.append(len(given[2])) or trial(self, *given)
+    )
+    with contextlib.closing(DuckDbRouted(tmp_path / "target")) as database:
+        for number in range(30):
+            database.run(f"CREATE TABLE {database.table}_{number} (id BIGINT CHECK (id < 99), region TEXT, name TEXT)")
+        good = [(number, "a", str(number)) for number in range(30)]
+        put(database, *good, (100, "b", "9"), (101, "b", "29"), errors="skip")
+        assert sorted(row["id"] for row in database.rows()) == list(range(30))
+    assert len(tried) < 2 * (5 + 6)
+
+
+def test_an_unquoted_name_is_that_of_the_table_which_the_server_makes_of_it(tmp_path: Path) -> None:
+    with contextlib.closing(PostgresRouted(tmp_path / "target")) as database:
+        database.run(f"CREATE TABLE {database.table}_ÖX (id BIGINT, name TEXT, region TEXT)")
+        put(database, (1, "a", "ÖX"), (2, "b", "Öx"))
+        assert [table[-2:] for table in database.tables()] == ["Öx"]
+        assert [row["id"] for row in database.rows()] == [1, 2]
+
+
 def test_more_tables_than_the_bound_are_refused(tmp_path: Path) -> None:
     with contextlib.closing(SqliteRouted(tmp_path / "target")) as database:
         with pytest.raises(Fatal, match="names 3 tables in a batch, and maxTables is 2"):
@@ -141,6 +211,12 @@ def test_a_name_may_have_several_columns_of_plain_types(tmp_path: Path) -> None:
 def test_what_columns_in_the_name_exclude_is_refused_at_once(options: dict[str, str]) -> None:
     with pytest.raises(Misconfigured, match=r"columns in|which has columns|have columns in"):
         JdbcSink.of({"url": "jdbc:sqlite:/tmp/x.db", "dbtable": "t_{region}", **options})
+
+
+def test_a_name_with_a_brace_is_the_same_in_each_place() -> None:
+    sink: Any = JdbcSink.of({"url": "jdbc:sqlite:/tmp/x.db", "dbtable": "t_{{region}}"})
+    assert sink.target().endswith("/t_{region}")
+    assert [dataset.name for dataset in sink.datasets()] == ["/tmp/x.db/t_{region}"]
 
 
 def test_a_column_whose_text_settings_may_alter_is_refused() -> None:

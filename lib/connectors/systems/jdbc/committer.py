@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -234,8 +235,11 @@ class JdbcCommitter(GlobalCommitter):
                 return self._try(connection, entry, moves)
             except Poison as error:
                 refused = error
-            shorter = (count for count in range(1, len(moves)) if self._trial(connection, entry, moves[:count], last))
-            tried = moves[: next(shorter, len(moves))]
+
+            def is_refused(count: int) -> bool:
+                return self._trial(connection, entry, moves[:count], last) is not None
+
+            tried = moves[: 1 + bisect_left(range(1, len(moves)), True, key=is_refused)]
             low, high = first, last
             while low < high:
                 middle = (low + high) // 2

@@ -1,7 +1,7 @@
 """The tables that columns in ``dbtable`` name, such as ``shop.orders_{region}``.
 
 A task stages the number of each row's table, a digest of its name, in the column :data:`TABLE`, and tells the driver the names.
-So no database compares names, to which ``EU`` and ``eu`` may be equal.
+So no database compares names; names of one table, as ``EU`` and ``eu`` may be, have one move.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core.batch import Committable
+from ...core.dead_letters import row_at
 from ...ground.columns import ColumnType, is_text, template_columns
 from ...ground.errors import Fatal, Poison, Problem
 from ...ground.options import Values
@@ -39,6 +40,7 @@ class Routing:
     def __init__(self, values: Values, dialect: Dialect) -> None:
         text = values["dbtable"]
         self.columns = template_columns(text)
+        self.dialect = dialect
         self.table = table_of(text, dialect)
         self._template = table_of(text).name
         self._fold = str if text.rstrip()[-1] in "\"`" else dialect.folded
@@ -56,16 +58,17 @@ class Routing:
         """``rows`` with the number of their table in the last column. A row without a table is a bad row."""
         names = self._names(rows).dictionary_encode()
         tables = [self._fold(text) for text in names.dictionary.to_pylist()]
-        numbers = {table: _number(table) for table in tables if not _fault(table)}
+        numbers = {table: _number(table) for table in tables if not self._fault(table)}
         column = pa.array([numbers.get(table) for table in tables], pa.int64()).take(names.indices)
         if column.null_count:
             bad = column.is_null()
-            for row, name in zip(rows.filter(bad).to_pylist(), names.filter(bad).to_pylist(), strict=True):
-                fault = f"has no {' or '.join(self.columns)}" if name is None else _fault(self._fold(name))
+            refused = rows.filter(bad)
+            for place, name in enumerate(names.filter(bad).to_pylist()):
+                fault = f"has no {' or '.join(self.columns)}" if name is None else self._fault(self._fold(name))
                 reason = f"{self._template} names no table: the row {fault}"
                 if rejects is None:
                     raise Poison(reason)
-                rejects.add(row, reason)
+                rejects.add(row_at(refused, place), reason)
             rows, column = rows.filter(column.is_valid()), column.drop_null()
         counts = {count["values"]: count["counts"] for count in pc.value_counts(column).to_pylist()}
         for table, number in numbers.items():
@@ -87,11 +90,23 @@ class Routing:
         rows = Counter[str]()
         for committable in staged:
             rows.update(committable.data["tables"])
-        if len(rows) > self._most:
-            text = f"{self._template} names {len(rows)} tables in a batch, and maxTables is {self._most}; one is {max(rows)}"
+        tables: dict[str, list[str]] = {}
+        for name in sorted(rows):
+            tables.setdefault(self.dialect.table_key(name), []).append(name)
+        if len(tables) > self._most:
+            text = f"{self._template} names {len(tables)} tables in a batch, and maxTables is {self._most}; one is {max(rows)}"
             raise Fatal(text, connector="connectors.jdbc", way_out="give another column, or more maxTables")
-        for name, count in sorted(rows.items()):
-            yield self.table.beside(name), f"{TABLE} = {_number(name)}", count
+        for names in tables.values():
+            numbers = ", ".join(str(_number(name)) for name in names)
+            yield self.table.beside(names[0]), f"{TABLE} IN ({numbers})", sum(rows[name] for name in names)
+
+    def _fault(self, table: str) -> str:
+        """Why no table may have the name; empty if one may."""
+        if len(table.encode()) > _LONGEST:
+            return f"has a name of more than {_LONGEST} bytes, {table}"
+        if self.dialect.table_key(table).startswith(_OWN):
+            return f"has a name that begins as those of this library's own tables, {table}"
+        return "" if self.dialect.takes_name(table) else f"has a name that {self.dialect.name} refuses, {table!r}"
 
 
 def target_of(dbtable: str, dialect: Dialect | None = None) -> Table:
@@ -112,15 +127,6 @@ def routing_problems(values: Values) -> Iterator[Problem]:
             yield Problem(option, f"cannot be {value} with columns in dbtable; take {option}={other}.")
     if values["statement"]:
         yield Problem("statement", "changes the table that dbtable names, which has columns; give the name of one table.")
-
-
-def _fault(table: str) -> str:
-    """Why no table may have the name; empty if one may."""
-    if len(table.encode()) > _LONGEST:
-        return f"has a name of more than {_LONGEST} bytes, {table}"
-    if table.startswith(_OWN):
-        return f"has a name that begins as those of this library's own tables, {table}"
-    return ""
 
 
 def _number(table: str) -> int:

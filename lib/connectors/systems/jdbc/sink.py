@@ -215,7 +215,8 @@ class JdbcSink(FrameSink):
         return f"{address}/{target_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
 
     def datasets(self) -> Sequence[Dataset]:
-        return [] if template_columns(self.values["dbtable"]) else datasets_of(self.address(), self.values["dbtable"])
+        dbtable = self.values["dbtable"]
+        return [] if template_columns(dbtable) else datasets_of(self.address(), dbtable.format())
 
     def routing(self, dialect: Dialect) -> Routing | None:
         """The tables that columns in ``dbtable`` name; ``None`` if it names one."""

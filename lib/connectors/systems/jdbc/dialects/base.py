@@ -185,6 +185,14 @@ class Dialect(ABC):
         """``name`` as the database stores it without quotes."""
         return name
 
+    def table_key(self, name: str) -> str:
+        """The same text for all names of one table, also in quotes."""
+        return name
+
+    def takes_name(self, name: str) -> bool:
+        """False for a name that no table may have."""
+        return True
+
     def names(self, columns: Sequence[str]) -> str:
         return ", ".join(map(self.quote, columns))
 

@@ -15,7 +15,7 @@ from ....ground.errors import ConnectorError
 from ..column_types import family, is_json
 from ..connection import Connection
 from .base import Dialect
-from .tables import Column, Table, row_bytes
+from .tables import Column, Table, ascii_lower, row_bytes
 
 _ARROW = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
@@ -30,6 +30,8 @@ _WIDER = {
 }  # fmt: skip
 """Types that Spark does not have, and the wider types to read them as."""
 
+_TABLE_KEY: Final = "translate({}, 'ABCDEFGHIJKLMNOPQRSTUVWXYZ', 'abcdefghijklmnopqrstuvwxyz')"
+"""The :meth:`~.base.Dialect.table_key` in SQL, whose ``lower`` knows more letters than ASCII's."""
 _IN_USE: Final = ("Could not set lock on file", "Unique file handle conflict")
 
 
@@ -144,13 +146,16 @@ class DuckDb(Dialect):
         connection.execute(f"INSERT INTO {self.table(table)} SELECT * FROM connectors_file")
         connection.raw.unregister("connectors_file")
 
+    def table_key(self, name: str) -> str:
+        return ascii_lower(name)
+
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         sql = (
             "SELECT column_name, data_type, is_nullable = 'YES', column_default IS NOT NULL FROM information_schema.columns "
-            "WHERE lower(table_name) = lower(?) AND table_schema = ? AND table_catalog = current_database() "
+            f"WHERE {_TABLE_KEY.format('table_name')} = ? AND table_schema = ? AND table_catalog = current_database() "
             "ORDER BY ordinal_position"
         )
-        rows = connection.rows(sql, [table.name, table.schema or "main"])
+        rows = connection.rows(sql, [self.table_key(table.name), table.schema or "main"])
         return [Column(name, sql, _arrow(sql), nullable, default) for name, sql, nullable, default in rows]
 
     def described(self, connection: Connection, source: str) -> list[Column]:
@@ -170,10 +175,11 @@ class DuckDb(Dialect):
 
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         sql = (
-            "SELECT constraint_column_names FROM duckdb_constraints() WHERE lower(table_name) = lower(?) AND schema_name = ? "
+            "SELECT constraint_column_names FROM duckdb_constraints() "
+            f"WHERE {_TABLE_KEY.format('table_name')} = ? AND schema_name = ? "
             "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') AND database_name = current_database()"
         )
-        return [frozenset(names) for (names,) in connection.rows(sql, [table.name, table.schema or "main"])]
+        return [frozenset(names) for (names,) in connection.rows(sql, [self.table_key(table.name), table.schema or "main"])]
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND starts_with(table_name, ?)"

@@ -6,6 +6,7 @@ import contextlib
 import math
 import re
 import ssl
+import string
 import sys
 import zlib
 from collections.abc import Sequence
@@ -218,6 +219,10 @@ class MariaDb(Dialect):
         values = ", ".join(f"connectors_values.v{number}" for number in range(count))
         run = f"EXECUTE connectors_statement{f' USING {values}' if count else ''}"
         connection.execute(f"BEGIN NOT ATOMIC FOR connectors_values IN ({select}) DO {run}; END FOR; END")
+
+    def takes_name(self, name: str) -> bool:
+        """As in the base class: no zero byte, no letter of 4 bytes, and no white space at the end."""
+        return "\0" not in name and max(name) <= "\uffff" and name[-1] not in string.whitespace
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         rows = self._catalog_rows(

@@ -16,7 +16,7 @@ from ..column_types import family
 from ..connection import Connection, ServerSession, repeated_keys
 from ..statement import BoundStatement, Statement
 from .base import Dialect
-from .tables import Column, Table
+from .tables import Column, Table, ascii_lower
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
 """SQLSTATEs of lost connections, no resources, shutdown, deadlock, serialization, a database in use, and server errors."""
@@ -200,7 +200,7 @@ class PostgreSql(Dialect):
         return self.unreachable(error)
 
     def folded(self, name: str) -> str:
-        return name.lower()
+        return ascii_lower(name)  # as in an encoding whose letters have several bytes, such as UTF-8
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         rows = connection.rows(_COLUMNS, [self.table(table)])

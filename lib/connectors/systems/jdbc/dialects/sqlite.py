@@ -14,7 +14,7 @@ import pyarrow as pa
 from ....ground.errors import ConnectorError, Fatal
 from ..connection import Connection
 from .base import Dialect
-from .tables import Column, Table, grouped_keys
+from .tables import Column, Table, ascii_lower, grouped_keys
 
 _SAMPLE = 1000
 """The number of rows that determine the type of a column without a declared type."""
@@ -46,6 +46,12 @@ class Sqlite(Dialect):
         """Opens the file read-only: otherwise SQLite would create a missing file."""
         self.check_file()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
+
+    def table_key(self, name: str) -> str:
+        return ascii_lower(name)
+
+    def takes_name(self, name: str) -> bool:
+        return "\0" not in name and not ascii_lower(name).startswith("sqlite_")
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         sql = 'SELECT name, type, "notnull", dflt_value IS NOT NULL FROM pragma_table_xinfo(?, ?) WHERE hidden = 0'

@@ -44,6 +44,11 @@ class Column:
     base: str = ""
 
 
+def ascii_lower(name: str) -> str:
+    """``name`` with its ASCII letters in lower case: databases leave all others as they are."""
+    return name.encode().lower().decode()
+
+
 def row_bytes(columns: Sequence[Column]) -> int:
     """An estimate of a row's bytes from the types of its columns, with Spark's estimate for a text."""
     return sum(_bytes(column.kind) for column in columns) or 1
