@@ -97,7 +97,9 @@ class JdbcSink(FrameSink):
             "dbtable": Template(
                 REQUIRED, example="shop.orders_{region}", meaning="name or schema.name; or shop.orders_{region}"
             ),
-            "maxTables": Int(1000, at_least=1, meaning="tables that columns in dbtable may name in a batch"),
+            "maxTables": Int(
+                1000, at_least=1, meaning="tables that columns in dbtable may name in a batch; each looks at all of its rows"
+            ),
             "user": Text(None, meaning="the login, where the url has none"),
             "password": Text(None, meaning="its password"),
             "driver": Text(None, meaning="accepted from Spark's options, without effect"),
