@@ -120,11 +120,11 @@ class LogState:
     def declaring(self, columns: Mapping[str, str], seen: Iterable[str], position: str = "") -> LogState:
         """The state behind a batch that has ``seen`` columns, and whose last change declares ``columns``.
 
-        A batch that alters the schema has a last ``position``.
+        A batch that alters the schema has a last ``position``; a snapshot's is not known, so nothing is compared with it.
         """
         orphans = {name.lower(): name for name in (*self.orphans, *self.columns, *seen)}  # Delta takes Id and id for one
         names = orphans.keys() - {name.lower() for name in columns}
-        place = max(self.schema_position, position)
+        place = max(self.schema_position, position) if position or columns == self.columns else ""
         return replace(self, columns=columns, schema_position=place, orphans=tuple(sorted(orphans[name] for name in names)))
 
     def alterations(self, columns: Mapping[str, str]) -> list[Alteration]:
