@@ -97,7 +97,7 @@ class SuccessFiles:
         self._open = folder.hidden("open")
 
     def finished(self, committables: Sequence[Committable]) -> dict[str, _Mark]:
-        """The buckets that are finished now that ``committables`` are published. Marks the others of theirs."""
+        """The buckets that are finished now that ``committables`` are published. Marks their other buckets."""
         states = [staged.data for staged in committables if "newest" in staged.data]
         marks = self._marks()
         newest = max([*map(_progress, states), *(mark.newest for mark in marks)], default=0)
