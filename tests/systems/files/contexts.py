@@ -40,13 +40,13 @@ class RollingContext(FilesContext):
 
 
 class BucketedContext(RollingContext):
-    """Rows of different hours wait in folders by the hour."""
+    """Rows of two shops and different hours wait in folders of the shop and the hour."""
 
-    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
-    select = ("value AS id", "timestamp_seconds(1709159400 + value % 3 * 3600) AS at")
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("shop", pa.string())])
+    select = ("value AS id", "timestamp_seconds(1709159400 + value % 3 * 3600) AS at", "concat('_', value % 2) AS shop")
 
     def options(self) -> dict[str, str]:
-        pattern = {"bucket": "'day='yyyy-MM-dd/HH", "bucket.timeColumn": "at", "bucket.timeZone": "Europe/Berlin"}
+        pattern = {"bucket": "{shop}/'day='yyyy-MM-dd/HH", "bucket.timeColumn": "at", "bucket.timeZone": "Europe/Berlin"}
         return {**super().options(), **pattern}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -55,13 +55,14 @@ class BucketedContext(RollingContext):
 
     def row(self, number: int) -> dict[str, Any]:
         hours = datetime.timedelta(hours=number % 3)
-        return {"id": number, "at": datetime.datetime(2024, 2, 28, 22, 30, tzinfo=datetime.timezone.utc) + hours}
+        at = datetime.datetime(2024, 2, 28, 22, 30, tzinfo=datetime.timezone.utc) + hours
+        return {"id": number, "at": at, "shop": f"_{number % 2}"}
 
 
 class FinishedContext(RollingContext):
     """Six rows of each hour wait in its folder; a success file appears there as soon as a row of the next hour is committed."""
 
-    schema = BucketedContext.schema
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
     select = ("value AS id", "timestamp_seconds(1709164800 + value * 600) AS at")
     begin = datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc)
 

@@ -166,6 +166,39 @@ class TestBuckets:
             write(bucketed(tmp_path, "yyyyMMdd'T'HH", "+05:30"), number, pa.record_batch({"t": time, "id": [number]}))
         assert by_folder(tmp_path) == {"19691231T23": [0], "19691231T00": [1]}
 
+    def test_columns_in_braces_are_parts_of_the_folder_and_stay_in_the_files(self, tmp_path: Path) -> None:
+        kinds = ["x", None, "../a:c", "", "_b", "x"]
+        rows = pa.record_batch({"kind": kinds, "id": [1, 2, 3, 4, 5, 6], "on": [True, True, False, True, True, True]})
+        write(sink(tmp_path, bucket="'{{ '{kind}/{on}"), 0, rows)
+        none = {f"bucket={NULL}": [2, 4]}
+        assert by_folder(tmp_path) == {"{ x/true": [1, 6], "{ %2E.%2Fa%3Ac/false": [3], "{ %5Fb/true": [5], **none}
+        assert {tuple(pq.ParquetFile(file).schema_arrow.names) for file in visible(tmp_path)} == {("kind", "id", "on")}
+
+    def test_times_and_columns_name_a_folder_together(self, tmp_path: Path) -> None:
+        kinds = pa.array(["x", None, "dd"])
+        days = pa.array([datetime.date(2024, 2, 29), datetime.date(2024, 3, 1), datetime.date(2024, 3, 1)])
+        rows = pa.record_batch({"t": self.times.take(pa.array([0, 0, 1])), "kind": kinds, "day": days, "id": [0, 1, 2]})
+        write(bucketed(tmp_path, "yyyy-{kind}/MM{day}"), 0, rows)
+        assert by_folder(tmp_path) == {"2025-x/032024-02-29": [0], "2025-dd/102024-03-01": [2], f"bucket={NULL}": [1]}
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"id": [1], "kind": [0.5]}, 'bucket .*names "kind", which must be a column of text, .* Cast it'),
+            ({"id": [1]}, r'bucket .*names "kind", but the columns are id'),
+        ],
+        ids=["a number with a point", "missing"],
+    )
+    def test_columns_that_cannot_name_a_bucket_are_told(self, tmp_path: Path, columns: Any, message: str) -> None:
+        with pytest.raises(Misconfigured, match=message):
+            write(sink(tmp_path, bucket="{kind}"), 0, pa.record_batch(columns))
+        assert visible(tmp_path) == []
+
+    @pytest.mark.parametrize(("value", "text"), [("ü" * 200, "400 bytes"), ("a\0b", "NUL")])
+    def test_a_value_that_can_name_no_bucket_is_refused(self, tmp_path: Path, value: str, text: str) -> None:
+        with pytest.raises(Fatal, match=f'the column "k" .*(?s:{text}.*out of bucket)'):
+            write(sink(tmp_path, bucket="{k}"), 0, pa.record_batch({"id": [1], "k": [value]}))
+
     @pytest.mark.parametrize("pattern", ["'_hidden='yyyy", "'../'yyyy", "'/abs/'yyyy", "'a/.b/'yyyy"])
     def test_a_bucket_that_hides_or_leaves_the_folder_is_refused(self, tmp_path: Path, pattern: str) -> None:
         with pytest.raises(Misconfigured, match=r"bucket .*must lie below"):

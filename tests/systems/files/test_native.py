@@ -78,6 +78,14 @@ class TestBuckets:
             write(spark.sql("SELECT 1 AS id, 2 AS t"), tmp_path, **options)
 
 
+    def test_columns_of_a_bucket_must_be_there_and_name_a_folder(self, spark: Any, tmp_path: Path) -> None:
+        frame = spark.sql("SELECT 1 AS id, 0.5D AS share")
+        with pytest.raises(Misconfigured, match=r'bucket .*names "region", but the columns are id, share'):
+            write(frame, tmp_path, bucket="{region}")
+        with pytest.raises(Misconfigured, match=r'bucket .*names "share", which must be a column of text'):
+            write(frame, tmp_path, bucket="{id}/{share}")
+
+
 class TestPartitions:
     def test_columns_become_folders_and_leave_the_files(self, spark: Any, tmp_path: Path) -> None:
         frame = spark.createDataFrame([(1, "x", 5), (2, None, 5), (3, "a/b:c", None)], "id int, kind string, day int")
@@ -95,7 +103,7 @@ class TestPartitions:
         assert FilesContext(tmp_path).files() == []
 
     def test_a_folder_with_blanks_and_signs_is_written_where_it_says(self, spark: Any, tmp_path: Path) -> None:
-        target = tmp_path / "a b%20c é {x}"
+        target = tmp_path / "a b%20c é { x}"
         write(spark.range(3), target)
         assert len(FilesContext(target).files()) >= 1
         assert [entry.name for entry in tmp_path.iterdir()] == [target.name]
@@ -135,8 +143,10 @@ class TestCarriers:
             {"bucket": "'y='yyyy/MM-dd/HHmm.SSS", "bucket.timeColumn": "time", "bucket.timeZone": "Europe/Berlin"},
             {"bucket": "yyyy-DDD HH", "bucket.timeColumn": "naive", "bucket.timeZone": "+05:30"},
             {"bucket": "yy/M/d", "bucket.timeColumn": "day", "bucket.timeZone": "-08:00"},
+            {"bucket": "{kind}"},
+            {"bucket": "'of '{kind}-{number}/yyyy/'on '{day}", "bucket.timeColumn": "time"},
         ],
-        ids=["columns", "time", "naive", "date"],
+        ids=["columns", "time", "naive", "date", "column in a bucket", "columns and time"],
     )
     @pytest.mark.parametrize("zone", ["Europe/Berlin"], indirect=True)
     @pytest.mark.usefixtures("zone")

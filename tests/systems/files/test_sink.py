@@ -111,17 +111,27 @@ class TestRefusals:
         ("options", "option"),
         [
             ({"bucket": "yyyy"}, "bucket.timeColumn"),
+            ({"bucket": "orders/{region}"}, "bucket.timeColumn"),
+            ({"bucket": "'orders/'{region}", "bucket.timeColumn": "t"}, "bucket.timeColumn"),
+            ({"bucket": "{}"}, "bucket"),
             ({"bucket": "'year='yyyy/'month", "bucket.timeColumn": "t"}, "bucket"),
             ({"bucket": "yyyy", "bucket.timeColumn": "t", "partitionBy": "a"}, "bucket"),
             ({"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": "Mars/Olympus"}, "bucket.timeZone"),
             ({"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": "+25:00"}, "bucket.timeZone"),
         ],
-        ids=["no column", "open quote", "with partitionBy", "no region", "no offset"],
+        ids=[
+            "no column", "text without quotes", "no time", "no name", "open quote",
+            "with partitionBy", "no region", "no offset",
+        ],
     )
     def test_a_bucket_that_cannot_be_is_told(self, tmp_path: Path, options: dict[str, str], option: str) -> None:
         with pytest.raises(Misconfigured) as error:
             sink(tmp_path, **options)
         assert [problem.option for problem in error.value.problems] == [option]
+
+    def test_columns_belong_in_the_bucket_and_not_in_the_path(self, tmp_path: Path) -> None:
+        with pytest.raises(Misconfigured, match=r"path .*is the folder of all rows.*bucket=\{region}/\{day}"):
+            sink(tmp_path / "{region}" / "{day}")
 
     @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+05:30", "-08:00"])
     def test_regions_and_offsets_are_time_zones(self, tmp_path: Path, zone: str) -> None:

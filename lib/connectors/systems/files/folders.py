@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
+from string import Formatter
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +22,10 @@ FORMATS: Final = ("parquet", "json", "csv", "text", "avro", "orc")
 LONGEST_NAME: Final = 255
 """The most bytes of the name of a folder or file: the limit of local file systems and HDFS."""
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-NO_TIME: Final = f"bucket={NULL}"
+NO_BUCKET: Final = f"bucket={NULL}"
+"""The folder of rows without a time, or without a value of a column in ``bucket``."""
+_VALUE: Final = 0xE000
+"""The character that stands for the first column in a date-time pattern; neither Spark nor a file name gives it a meaning."""
 _ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z'\[\]{}#])")
 _UNITS: Final = {"y": "year", "u": "year", "M": "month", "d": "day", "D": "day", "H": "hour", "m": "minute", "s": "second"}
@@ -35,13 +40,39 @@ def checked_bucket(connector: str, bucket: str) -> str:
     return bucket
 
 
+class Bucket:
+    """The option ``bucket``: a date-time pattern with columns in braces, ``{region}/yyyy-MM-dd``."""
+
+    def __init__(self, connector: str, bucket: str) -> None:
+        self._connector = connector
+        parts = [(text, name) for text, name, _, _ in Formatter().parse(bucket)]
+        self.columns = [name for _, name in parts if name]
+        values = map(chr, count(_VALUE))
+        self.pattern = "".join(text + (next(values) if name else "") for text, name in parts)
+        """The date-time pattern, with a character in place of each column."""
+        self.has_time = re.search("[A-Za-z]", re.sub("'[^']*'", "", self.pattern)) is not None
+
+    def folder(self, names: Sequence[str | None]) -> str:
+        """The folder below the target for the time by the pattern, if it has one, and for the escaped value of each column."""
+        if None in names:
+            return NO_BUCKET
+        texts = names if self.has_time else [DatePattern(self._connector, self.pattern).shown(datetime.datetime.min), *names]
+        values = {_VALUE + number: _visible(str(text)) for number, text in enumerate(texts[1:])}
+        return checked_bucket(self._connector, str(texts[0]).translate(values))
+
+
+def _visible(folder: str) -> str:
+    """``folder`` with its first character escaped where readers would pass over it."""
+    return f"%{ord(folder[0]):02X}{folder[1:]}" if folder[0] in "._" else folder
+
+
 @dataclass(frozen=True)
 class FolderColumn:
-    """A column that decides on the folder: the part of its values that matters, and the folder's name."""
+    """A column that decides on the folder: the part of its values that matters, and the text of each."""
 
     name: str
     of: Callable[[pa.Array], pa.Array]
-    shown: Callable[[Any], str]
+    shown: Callable[[Any], str | None]
 
 
 class Folders:
@@ -49,6 +80,7 @@ class Folders:
 
     def __init__(self, connector: str, values: Values, schema: pa.Schema) -> None:
         self.columns = list(_columns(connector, values, schema))
+        self._folder = Bucket(connector, values["bucket"]).folder if values["bucket"] else "/".join
         left = [field for field in schema if field.name not in values["partitionBy"]]
         if not left:
             text = "names every column, so that nothing is left for the files; leave one out."
@@ -59,34 +91,51 @@ class Folders:
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of each folder, in order."""
         data = rows.select(self.schema.names) if len(self.schema) < rows.num_columns else rows
-        codes, names = np.zeros(rows.num_rows, np.int64), [""]
+        codes, names = np.zeros(rows.num_rows, np.int64), [()]
         for column in self.columns:
             values = column.of(rows.column(column.name)).dictionary_encode("encode")
             shown = [column.shown(value) for value in values.dictionary.to_pylist()]
             codes = codes * len(shown) + values.indices.to_numpy(zero_copy_only=False)
             unique_codes, codes = np.unique(codes, return_inverse=True)
-            names = [f"{names[code // len(shown)]}/{shown[code % len(shown)]}".lstrip("/") for code in unique_codes]
+            names = [(*names[code // len(shown)], shown[code % len(shown)]) for code in unique_codes]
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], range(len(names)), side="right")
         for name, first, end in zip(names, [0, *ends], ends, strict=False):
-            yield name, data.take(pa.array(order[first:end])) if len(names) > 1 else data
+            yield self._folder(name), data.take(pa.array(order[first:end])) if len(names) > 1 else data
 
 
 def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[FolderColumn]:
-    names, option = values["partitionBy"], "partitionBy"
     if values["bucket"]:
-        names, option = (values["bucket.timeColumn"],), "bucket.timeColumn"
-    check_names(connector, option, names, schema.names)
-    for name in names:
+        yield from _bucket_columns(connector, values, schema)
+        return
+    check_names(connector, "partitionBy", values["partitionBy"], schema.names)
+    for name in values["partitionBy"]:
         kind = schema.field(name).type
-        if values["bucket"]:
-            yield _bucket(connector, values, name, kind)
-        elif not _can_name(kind):
+        if not _can_name(kind):
             text = f'has "{name}" of type {kind}, which only Spark can name; cast it, or write by foreach_batch, to s3:// with '
             text += "the jar hadoop-aws."
-            raise Misconfigured(connector, [Problem(option, text)])
-        else:
-            yield FolderColumn(name, lambda column: column, partial(_partition, name))
+            raise Misconfigured(connector, [Problem("partitionBy", text)])
+        yield FolderColumn(name, lambda column: column, partial(_partition, name))
+
+
+def _bucket_columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[FolderColumn]:
+    bucket, time = Bucket(connector, values["bucket"]), values["bucket.timeColumn"]
+    check_bucket_columns(connector, time, bucket, {field.name: _can_name(field.type) for field in schema})
+    if bucket.has_time:
+        yield _time_column(connector, values, time, schema.field(time).type, DatePattern(connector, bucket.pattern))
+    for name in bucket.columns:
+        yield FolderColumn(name, lambda column: column, partial(_value, name))
+
+
+def check_bucket_columns(connector: str, time: str, bucket: Bucket, columns: Mapping[str, bool]) -> None:
+    """Raises :class:`Misconfigured` for columns of ``bucket`` that are not among ``columns``, or cannot name a folder."""
+    if bucket.has_time:
+        check_names(connector, "bucket.timeColumn", [time], list(columns))
+    check_names(connector, "bucket", bucket.columns, list(columns))
+    for name in bucket.columns:
+        if not columns[name]:
+            text = f'names "{name}", which must be a column of text, whole numbers, dates or boolean. Cast it.'
+            raise Misconfigured(connector, [Problem("bucket", text)])
 
 
 def check_names(connector: str, option: str, names: Sequence[str], columns: Sequence[str]) -> None:
@@ -103,12 +152,24 @@ def _can_name(kind: pa.DataType) -> bool:
 
 
 def _partition(name: str, value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    folder = f"{escaped(name)}={NULL if value is None or value == '' else escaped(text)}"
+    return _checked_name(name, f"{escaped(name)}={_text(value) or NULL}", "partitionBy")
+
+
+def _value(name: str, value: Any) -> str | None:
+    text = _text(value)
+    return _checked_name(name, text, "bucket") if text else None
+
+
+def _text(value: Any) -> str:
+    """The escaped text of a value that names a folder; empty if there is none."""
+    return "" if value is None else escaped(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _checked_name(column: str, folder: str, option: str) -> str:
     if "\0" in folder or (length := len(folder.encode())) > LONGEST_NAME:
         text = "has a NUL" if "\0" in folder else f"makes a folder's name of {length} bytes; there is room for {LONGEST_NAME}"
-        way_out = f"nothing of this batch is recorded; cut the values of {name}, or leave it out of partitionBy"
-        raise Fatal(f'a value of the column "{name}" {text}: {folder[:40]!r}', way_out=way_out)
+        way_out = f"nothing of this batch is recorded; cut the values of {column}, or leave it out of {option}"
+        raise Fatal(f'a value of the column "{column}" {text}: {folder[:40]!r}', way_out=way_out)
     return folder
 
 
@@ -117,13 +178,13 @@ def escaped(text: str) -> str:
     return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
-def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> FolderColumn:
+def _time_column(connector: str, values: Values, name: str, kind: pa.DataType, pattern: DatePattern) -> FolderColumn:
     import pyarrow.compute as pc
 
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         text = f'names "{name}" of type {kind}; it must be a timestamp or a date.'
         raise Misconfigured(connector, [Problem("bucket.timeColumn", text)])
-    pattern, zone = DatePattern(connector, values["bucket"]), values["bucket.timeZone"]
+    zone = values["bucket.timeZone"]
     has_zone = pa.types.is_timestamp(kind) and kind.tz
     if has_zone and (problem := zone_problem(zone)):
         raise Misconfigured(connector, [Problem("bucket.timeZone", problem)])
@@ -134,10 +195,7 @@ def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Fol
         wall = column.cast(pa.timestamp("us"))
         return wall if pattern.unit == "microsecond" else pc.floor_temporal(wall, unit=pattern.unit)
 
-    def shown(time: datetime.datetime | None) -> str:
-        return NO_TIME if time is None else checked_bucket(connector, pattern.shown(time))
-
-    return FolderColumn(name, of, shown)
+    return FolderColumn(name, of, lambda time: None if time is None else pattern.shown(time))
 
 
 class DatePattern:

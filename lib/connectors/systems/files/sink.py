@@ -30,12 +30,13 @@ from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger, LedgerContent
 from ...core.sink import RETENTION, HidingSink, QueryRun
 from ...ground import machine
+from ...ground.columns import Template
 from ...ground.options import Values
 from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
 from ...storage.location import S3, without_user
 from .committer import FilesCommitter
-from .folders import FORMATS, LONGEST_NAME
+from .folders import FORMATS, LONGEST_NAME, Bucket
 from .join import JOINED
 from .rolling import MAX_PART_SIZE, RollingPolicy, Sealer, seal_due_parts, watch
 from .success_files import success_problems
@@ -52,7 +53,7 @@ it."""
 
 
 class FilesSink(HidingSink):
-    """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
+    """Files under ``path``, in folders by ``partitionBy`` or ``bucket``.
 
     By default readers see a batch's files when the batch is committed (``rolling=onBatch``), directly in ``path``. A batch is
     Spark's checkpoint, users of ``availableNow`` expect their rows at its end, and folders by time need a column that only
@@ -66,6 +67,10 @@ class FilesSink(HidingSink):
     everything if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
     :func:`connectors.workbench.wait` returns when that is done, and does it itself with ``format`` and on Connect. Connect
     does not tell the trigger, so the default is true there: set ``rolling.sealAtEnd=false`` for a query that will be stopped.
+
+    ``bucket`` is a date-time pattern, with columns in braces where folders follow from them: ``{region}/'day='yyyy-MM-dd``. The
+    columns stay in the files. Characters of a value that have a meaning in a path are escaped by ``%``, so a value is one
+    folder and a visible one. A row without the time or one of the values goes to ``bucket=__HIVE_DEFAULT_PARTITION__``.
 
     With ``bucket.successFile`` the folder of a bucket gets an empty file of that name when the bucket is finished: when the
     newest time of all committed rows is ``bucket.finishedAfter`` later than the bucket's end. The end follows from the finest
@@ -106,12 +111,11 @@ class FilesSink(HidingSink):
             "path": Text(REQUIRED, meaning="the folder that readers read: local, a mount, s3:// or hdfs://"),
             "fileFormat": Choice("parquet", among=FORMATS, meaning="the format of the files"),
             "partitionBy": Names((), meaning="columns that become folders, as Spark's partitionBy"),
-            "bucket": Text(
-                None, excludes="partitionBy", meaning="folders by time: a date-time pattern such as 'year='yyyy/'month='MM"
+            "bucket": Template(
+                None, excludes="partitionBy", example="{region}/yyyy-MM-dd",
+                meaning="folders by time, a date-time pattern such as 'year='yyyy/'month='MM, or by {columns} too",
             ),
-            "bucket.timeColumn": Text(
-                None, needed_by="bucket: the column whose time decides", meaning="the column whose time decides the bucket"
-            ),
+            "bucket.timeColumn": Text(None, meaning="the column whose time decides the bucket, if the pattern has a time"),
             "bucket.timeZone": Text("UTC", meaning="a region or an offset; a time without a zone is taken as it is"),
             "bucket.successFile": Text(
                 None, only_with="bucket", meaning="an empty file of this name, such as _SUCCESS, in each finished folder"
@@ -156,11 +160,10 @@ class FilesSink(HidingSink):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_target(values["path"], values["storageOptions"])
-        if values["bucket"] and values["bucket"].count("'") % 2:
-            yield Problem("bucket", f"""has a ' that is not closed: {values["bucket"]}""")
-        if values["bucket"] and not _is_zone(values["bucket.timeZone"]):
-            got = values["bucket.timeZone"]
-            yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{got}".')
+        if (column := re.search(r"\{\w+}.*", values["path"])) is not None:
+            yield Problem("path", f"is the folder of all rows. Name columns in bucket, below it: bucket={column[0]}")
+        if values["bucket"]:
+            yield from _bucket_problems(values)
         if values["bucket.successFile"] and values["bucket"]:
             yield from success_problems(values)
         if values["partPrefix"][:1] in (".", "_", "") or "/" in values["partPrefix"]:
@@ -263,6 +266,20 @@ def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
     else:
         text = f"must be a local or mounted folder, s3://… or hdfs://…; got {without_user(path)!r}. Mount it."
         yield Problem("path", text)
+
+
+def _bucket_problems(values: Values) -> Iterator[Problem]:
+    bucket, zone = values["bucket"], values["bucket.timeZone"]
+    if bucket.count("'") % 2:
+        yield Problem("bucket", f"has a ' that is not closed: {bucket}")
+    has_time = Bucket("connectors.files", bucket).has_time
+    if has_time and not values["bucket.timeColumn"]:
+        text = "missing; bucket needs it: the column whose time decides. Letters that are no pattern belong in ' quotes."
+        yield Problem("bucket.timeColumn", text)
+    if not has_time and values["bucket.timeColumn"]:
+        yield Problem("bucket.timeColumn", f"has no use with bucket={bucket}, which has no pattern of a time.")
+    if not _is_zone(zone):
+        yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{zone}".')
 
 
 def _is_zone(name: str) -> bool:

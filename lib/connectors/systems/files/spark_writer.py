@@ -20,9 +20,10 @@ import numpy as np
 from ...core import Batch, Committable
 from ...core.folder import SinkFolder
 from ...core.sink import Offsets
+from ...formats.base import quoted
 from ...storage.local import LocalStorage
 from .committer import begin
-from .folders import NO_TIME, NULL, check_names, checked_bucket
+from .folders import NULL, Bucket, check_bucket_columns, check_names
 from .reader import unpacked
 from .success_files import time_state
 
@@ -71,7 +72,7 @@ def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> t
 
     inside = F.lit(0)
     for name in columns:
-        text = F.col(f"`{name.replace('`', '``')}`")
+        text = F.col(quoted(name))
         inside = inside + F.coalesce(F.length(text) - F.length(F.replace(text, F.lit("\n"), F.lit(""))), F.lit(0))
     observation = Observation()
     observed = frame.observe(observation, F.sum(inside).alias("line_ends"))
@@ -110,7 +111,8 @@ def _lines(stream: Any) -> int:
 
 
 _BUCKET = "__bucket"
-_NO_TIME = f"{_BUCKET}={NULL}"
+_KINDS = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
+"""The types of columns that may name a bucket."""
 _TIMES = "spark.sql.parquet.outputTimestampType"
 _TEXT_TIMES = {
     "timeZone": "UTC",
@@ -169,16 +171,21 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
     from pyspark.sql import functions as F
 
     values = sink.values
-    columns = [*values["partitionBy"], *([values["bucket.timeColumn"]] if values["bucket"] else [])]
-    option = "bucket.timeColumn" if values["bucket"] else "partitionBy"
-    check_names(f"connectors.{sink.name}", option, columns, frame.columns)
     if not values["bucket"]:
-        return frame, columns
-    time, has_zone = _time(frame, columns[-1])
-    # date_format knows only the session's time zone, in which an hour may be missing or come twice.
-    form = {"timestampFormat" if has_zone else "timestampNTZFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
-    wall = F.to_csv(F.struct(time), {**form, "sep": "\x01", "quote": "\x02"})
-    return frame.withColumn(_BUCKET, F.when(time.isNotNull(), wall)), [_BUCKET]
+        check_names(f"connectors.{sink.name}", "partitionBy", values["partitionBy"], frame.columns)
+        return frame, list(values["partitionBy"])
+    bucket = Bucket(f"connectors.{sink.name}", values["bucket"])
+    kinds = {name: kind in _KINDS for name, kind in frame.dtypes}
+    check_bucket_columns(f"connectors.{sink.name}", values["bucket.timeColumn"], bucket, kinds)
+    folders = [F.col(quoted(name)) for name in bucket.columns]
+    if bucket.has_time:
+        time, has_zone = _time(frame, values["bucket.timeColumn"])
+        # date_format knows only the session's time zone, in which an hour may be missing or come twice.
+        pattern = {"timestampFormat" if has_zone else "timestampNTZFormat": bucket.pattern}
+        form = {**pattern, "timeZone": values["bucket.timeZone"], "sep": "\x01", "quote": "\x02"}
+        folders.insert(0, F.when(time.isNotNull(), F.to_csv(F.struct(time), form)))
+    names = [f"{_BUCKET}_{number}" for number in range(len(folders))]
+    return frame.withColumns(dict(zip(names, folders, strict=True))), names
 
 
 def _time(frame: DataFrame, name: str) -> tuple[Column, bool]:
@@ -186,7 +193,7 @@ def _time(frame: DataFrame, name: str) -> tuple[Column, bool]:
     from pyspark.sql import functions as F
 
     has_zone = dict(frame.dtypes)[name] not in ("timestamp_ntz", "date")
-    return F.col(f"`{name.replace('`', '``')}`").cast("timestamp" if has_zone else "timestamp_ntz"), has_zone
+    return F.col(quoted(name)).cast("timestamp" if has_zone else "timestamp_ntz"), has_zone
 
 
 def _observed_times(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, Callable[[], dict[str, Any]]]:
@@ -213,10 +220,11 @@ def _options(sink: FilesSink) -> dict[str, str]:
 
 
 def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
-    """The target folder of a staged folder; Spark escapes the slashes of a bucket's name."""
-    name = folder.as_posix()
-    if not name.startswith(f"{_BUCKET}="):
-        return "" if name == "." else name
-    if name == _NO_TIME:
-        return NO_TIME
-    return checked_bucket(f"connectors.{sink.name}", unquote(name.removeprefix(f"{_BUCKET}=")))
+    """The target folder of a staged folder, of which each part of a bucket is a folder."""
+    if not sink.values["bucket"]:
+        return "" if folder == PurePosixPath() else folder.as_posix()
+    bucket = Bucket(f"connectors.{sink.name}", sink.values["bucket"])
+    names = [None if name == NULL else name for _, _, name in (part.partition("=") for part in folder.parts)]
+    if bucket.has_time and names[0]:
+        names[0] = unquote(names[0])  # whose slashes Spark has escaped
+    return bucket.folder(names)

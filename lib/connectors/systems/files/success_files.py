@@ -23,10 +23,11 @@ import pyarrow as pa
 
 from ...core import Batch, Committable, Misconfigured, Problem
 from ...core.folder import SinkFolder
+from ...ground.columns import template_columns
 from ...ground.options import Values
 from ...ground.time_zones import UTC, zone_problem
 from ...storage import is_hidden
-from .folders import LONGEST_NAME, NO_TIME, DatePattern
+from .folders import LONGEST_NAME, NO_BUCKET, DatePattern
 
 _EXAMPLES: Final = (datetime(2001, 2, 3, 4, 5, 6, 7), datetime(2011, 12, 13, 14, 15, 16, 171819))
 _LONGEST_BUCKET: Final = 200
@@ -43,7 +44,9 @@ def success_problems(values: Values) -> Iterator[Problem]:
     if not is_hidden(name) or "/" in name or len(name.encode()) > LONGEST_NAME:
         text = f"must begin with _, so that readers pass over it, and have no =, no /, and at most {LONGEST_NAME} bytes"
         yield Problem("bucket.successFile", f'{text}; got "{name}".')
-    if not _tells_end(bucket) or len(quote(bucket, safe="")) > _LONGEST_BUCKET:
+    if columns := template_columns(bucket):
+        yield Problem("bucket", f"must have no columns for bucket.successFile; got {bucket!r} with {', '.join(columns)}.")
+    elif not _tells_end(bucket) or len(quote(bucket, safe="")) > _LONGEST_BUCKET:
         text = "must tell when a folder ends, for bucket.successFile: yyyy, and each of MM, dd, HH, mm, ss down to the finest"
         yield Problem("bucket", f'{text}; got "{bucket}".')
     if problem := zone_problem(values["bucket.timeZone"]):
@@ -101,7 +104,7 @@ class SuccessFiles:
         states = [staged.data for staged in committables if "newest" in staged.data]
         marks = self._marks()
         newest = max([*map(_progress, states), *(mark.newest for mark in marks)], default=0)
-        ends = {bucket: self._end(bucket, state["zone"]) for state in states for bucket in _buckets(state) - {NO_TIME}}
+        ends = {bucket: self._end(bucket, state["zone"]) for state in states for bucket in _buckets(state) - {NO_BUCKET}}
         of_batch = [_Mark(end, newest, bucket) for bucket, end in ends.items()]
         finished = {mark.bucket: mark for mark in (*marks, *of_batch) if mark.end + self._after * 1e6 <= newest}
         for mark in of_batch:
