@@ -56,6 +56,7 @@ def _linked_pages(page: Path) -> list[Path]:
     return [(page.parent / link).resolve() for link in links]
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.spark
 def test_the_recipes_run_one_after_another(spark: Any, tmp_path: Path) -> None:

@@ -156,6 +156,7 @@ def test_a_transaction_that_is_open_while_the_slot_moves_comes_whole_and_once(sh
     assert reader.keys == [*range(1, 201), 901, 902, 903]
 
 
+@pytest.mark.soak
 def test_a_snapshot_is_told_and_no_epoch_comes_while_the_database_or_the_query_rests(shop: Shop) -> None:
     reader = Reader()
     with started(beating(shop), DEBEZIUM) as host:
@@ -240,6 +241,7 @@ END $$"""
 """The database refuses messages with the state in a table."""
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("state", ["57014", "42501"])
 def test_a_message_that_the_database_refuses_is_told_and_tried_again_unless_it_is_forbidden(
     shop: Shop, state: str, capfd: pytest.CaptureFixture[str]

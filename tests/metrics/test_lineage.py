@@ -124,6 +124,7 @@ class TestOnSpark:
         assert collector.states() == ["START", "FAIL"]
         assert ".connectors" in collector.events[-1]["run"]["facets"]["errorMessage"]["message"]
 
+    @pytest.mark.soak
     def test_a_collector_that_hangs_slows_no_batch(self, spark: Any, tmp_path: Path, collector: Collector) -> None:
         copy(spark, tmp_path / "warm")
         collector.pause.clear()
@@ -136,6 +137,7 @@ class TestOnSpark:
         lineage.stop()
         assert collector.states()[-1] == "COMPLETE"
 
+    @pytest.mark.soak
     def test_a_collector_that_is_away_is_a_warning(
         self, spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

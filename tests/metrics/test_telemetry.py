@@ -113,6 +113,7 @@ class TestOnSpark:
         assert {"connectors.rows", "connectors.lag", "connectors.batch.duration"} <= names
         assert sorted(spans) == ["batch", "batch", "query numbers"]
 
+    @pytest.mark.soak
     def test_a_collector_that_hangs_slows_no_batch_and_no_end(self, spark: Any, tmp_path: Path, collector: Collector) -> None:
         copy(spark, tmp_path / "warm")
         collector.pause.clear()

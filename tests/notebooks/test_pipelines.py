@@ -159,6 +159,7 @@ def test_lines_of_ones_own_are_in_the_table_once_and_the_gate_sees_harm(spark: A
     assert succeeded, output
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.server
 @pytest.mark.spark

@@ -37,6 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return workdir
 
 
+@pytest.mark.soak
 def test_a_killed_job_delivers_everything_once(finished: Path) -> None:
     root = data(finished, ROWS)
     assert len(results(root)["dead_letters"]) == DAMAGE

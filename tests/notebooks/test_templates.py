@@ -109,6 +109,7 @@ def test_a_queue_and_a_store_to_be_replaced_run_again_and_go_on(spark: Any, tmp_
     assert sorted(row["id"] for row in store.documents(name)) == list(range(10))
 
 
+@pytest.mark.soak
 def test_the_gate_of_a_queue_sees_messages_that_are_lost(spark: Any, tmp_path: Path) -> None:
     pipeline = Copy("queue", tmp_path, "bills_in")
     pipeline.edit('.select("id", "body.*")', '.select("id", "body.*").where("order % 10 <> 0")')

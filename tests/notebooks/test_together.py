@@ -70,6 +70,7 @@ def shop(tmp_path: Path) -> Shop:
     return shop
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.spark
 def test_one_that_fails_stops_no_other_and_the_gates_name_the_table_with_harm(spark: Any, shop: Shop) -> None:

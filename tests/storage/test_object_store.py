@@ -159,6 +159,7 @@ def publish(store: ObjectStore, turn: int, number: int) -> bool:
         return False
 
 
+@pytest.mark.soak
 def test_of_fifty_creators_one_wins_and_the_content_is_its_own(store: ObjectStore) -> None:
     for turn, won in enumerate(race(store, put)):
         assert won.count(True) == 1

@@ -130,6 +130,7 @@ def test_a_merge_names_the_catalog_which_its_own_session_does_not_know(
     assert [tuple(row) for row in spark.table(f"{schema}.items").collect()] == [(1, 1)]
 
 
+@pytest.mark.soak
 def test_two_tables_that_a_schema_cannot_tell_apart_are_refused(spark: Any, schema: str) -> None:
     for number, rows in enumerate([[("items", 1, 0)], [("Items", 1, 1)]]):
         function: Any = connectors.foreach_batch(DeltaTables, {"schema": schema})
@@ -269,6 +270,7 @@ def test_a_name_that_the_catalog_refuses_stops_the_batch_before_any_table_is_wri
     assert [spark.table(f"{schema}.orders_{name}").count() for name in ("us", "eu")] == [1, 1]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("place", "cells", "text"),
     [
@@ -301,6 +303,7 @@ def test_an_interrupted_batch_is_finished_with_other_rows_where_the_user_says_so
     assert [delta(tmp_path / name)["id"].to_pylist() for name in ("eu", "us", "ch")] == [[1], [4], [5]]
 
 
+@pytest.mark.soak
 def test_a_recorded_batch_that_comes_again_with_other_rows_is_refused(spark: Any, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "{region}")}
     first: Any = connectors.foreach_batch("delta", options)
@@ -312,6 +315,7 @@ def test_a_recorded_batch_that_comes_again_with_other_rows_is_refused(spark: Any
             function.write(orders_of(spark, [(1, "eu"), (2, "us"), (3, "us")]), batch)
 
 
+@pytest.mark.soak
 def test_a_recorded_batch_without_rows_that_comes_again_with_rows_is_refused(spark: Any, tmp_path: Path) -> None:
     options = {"path": str(tmp_path / "{region}"), "maxTables": "1"}
     write_orders(spark, options, 0, [])
@@ -333,6 +337,7 @@ def test_tables_of_earlier_runs_count_and_those_of_other_sinks_do_not(spark: Any
     write_orders(spark, orders, 1, [(3, "us")])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("restarts", [True, False], ids=["restarted", "running"])
 @pytest.mark.parametrize("kind", ["delta", DeltaTables])
 def test_a_table_of_earlier_batches_that_is_gone_is_not_begun_anew(

@@ -49,6 +49,7 @@ def users(spark: Any, path: Path) -> list[str]:
     return sorted(row.user for row in spark.read.format("delta").load(str(path)).collect())
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("vectors", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_no_file_of_a_delta_table_has_the_bytes_whatever_dies_on_the_way(

@@ -54,6 +54,7 @@ BROKEN = {
 """Sinks that a notebook may have: the text, a fault, and what the fault makes of the rows."""
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak if at else ()) for at, name in enumerate(BROKEN)])

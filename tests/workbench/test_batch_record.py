@@ -78,6 +78,7 @@ def test_a_batch_that_is_being_written_is_not_yet_counted(
     assert state.reconciliation(spark).collect() == [(16, 11, 0, 4)]
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_slices_are_judged_with_their_pipeline_also_while_one_is_being_written(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -71,6 +71,7 @@ def test_a_cluster_that_is_down_is_an_error_within_seconds_that_names_it_and_wha
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_wrong_datacenter_is_named_beside_those_that_there_are(tables: Tables, table: str) -> None:
     error = error_of(tables, table, localDatacenter="Frankfurt")

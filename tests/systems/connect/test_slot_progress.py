@@ -62,6 +62,7 @@ class Query:
         return dict(line)
 
 
+@pytest.mark.soak
 def test_the_table_of_a_query_tells_of_slot_and_snapshot_and_a_run_over_a_quiet_table_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def everything(hosts: str, index: str, **options: str) -> list[dict[str, Any]]:
     return sorted(read(source_of(hosts, index, **options), SCHEMA), key=lambda row: row["id"])
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("header", "options"),
     [

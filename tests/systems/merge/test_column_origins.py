@@ -32,6 +32,7 @@ def begun(target: Target) -> Database:
     return database
 
 
+@pytest.mark.soak
 def test_rows_of_the_log_before_a_column_have_its_default_behind_a_snapshot_that_has_it(spark: Any, kept: Target) -> None:
     database = begun(kept)
     before = [database.upsert(id=3, name="b", amount=1), database.delete(2), database.upsert(id=2, name="b", amount=2)]
@@ -50,6 +51,7 @@ def test_rows_of_the_log_before_a_column_have_its_default_behind_a_snapshot_that
     assert_current(spark, kept)
 
 
+@pytest.mark.soak
 def test_rows_before_a_column_have_its_default_where_their_partition_is_behind_and_none_behind_the_drop(target: Target) -> None:
     database = begun(target)
     before = [database.upsert(id=3, name="b", amount=1), database.delete(2), database.upsert(id=2, name="b", amount=2)]
@@ -64,6 +66,7 @@ def test_rows_before_a_column_have_its_default_where_their_partition_is_behind_a
     assert [(row["id"], row["extra"]) for row in target.rows()] == [(1, 7), (2, 7), (3, 7), (4, 5), (6, None), (7, None)]
 
 
+@pytest.mark.soak
 def test_a_record_from_before_a_column_has_its_default_behind_a_snapshot_of_its_batch(spark: Any, kept: Target) -> None:
     database = begun(kept)
     before = [database.upsert(id=key, name="b", amount=1) for key in (3, 4)]
@@ -76,6 +79,7 @@ def test_a_record_from_before_a_column_has_its_default_behind_a_snapshot_of_its_
     assert_current(spark, strict)
 
 
+@pytest.mark.soak
 def test_no_row_has_the_default_of_a_column_that_is_gone_once_the_order_is_that_of_the_arrival(target: Target) -> None:
     """A place in the log says nothing then: the server may be another one."""
     database = begun(target)
@@ -88,6 +92,7 @@ def test_no_row_has_the_default_of_a_column_that_is_gone_once_the_order_is_that_
     assert [row["extra"] for row in target.rows()] == [7, 7, 5, None]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_apart", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_a_late_record_that_lacks_a_column_drops_none(target: Target, is_apart: bool) -> None:
     database = begun(target)
@@ -105,6 +110,7 @@ def test_a_late_record_that_lacks_a_column_drops_none(target: Target, is_apart: 
         target.merge(database.upsert(id=7, name="b", amount=1))
 
 
+@pytest.mark.soak
 def test_a_snapshot_widens_a_column_that_the_log_has_not_reached(target: Target) -> None:
     database = begun(target)
     before = [database.upsert(id=key, name="b", amount=1) for key in (3, 4)]
@@ -118,6 +124,7 @@ def test_a_snapshot_widens_a_column_that_the_log_has_not_reached(target: Target)
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_apart", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_the_log_before_a_snapshot_leaves_the_value_that_it_has_read(target: Target, is_apart: bool) -> None:
     """The value is of no default that the log tells: it is in the snapshot alone."""
@@ -133,6 +140,7 @@ def test_the_log_before_a_snapshot_leaves_the_value_that_it_has_read(target: Tar
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_row_of_a_snapshot_that_was_deleted_gives_no_value_to_one_that_begins_behind_the_drop(target: Target) -> None:
     database = begun(target)
     add_column(database, default=7)
@@ -142,6 +150,7 @@ def test_a_row_of_a_snapshot_that_was_deleted_gives_no_value_to_one_that_begins_
     assert [row["extra"] for row in target.rows()] == [None, 8]
 
 
+@pytest.mark.soak
 def test_a_row_behind_the_drop_has_no_default_also_where_the_log_reaches_the_column_in_that_batch(target: Target) -> None:
     database = begun(target)
     before = database.upsert(id=3, name="b", amount=1)
@@ -153,6 +162,7 @@ def test_a_row_behind_the_drop_has_no_default_also_where_the_log_reaches_the_col
     assert [row["extra"] for row in target.rows()] == [7, 7, 7, 8, None]
 
 
+@pytest.mark.soak
 def test_a_column_that_the_log_has_not_reached_is_not_gone(target: Target) -> None:
     database = begun(target)
     before = database.upsert(id=3, name="b", amount=1)
@@ -168,6 +178,7 @@ def test_a_column_that_the_log_has_not_reached_is_not_gone(target: Target) -> No
         strict.merge(database.upsert(id=5, name="b", amount=1))
 
 
+@pytest.mark.soak
 def test_a_default_survives_a_crash_between_its_column_and_its_rows(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     database = begun(target)
     before = database.upsert(id=3, name="b", amount=1)

@@ -125,6 +125,7 @@ def test_a_change_that_is_on_its_way_is_no_difference_if_it_arrives_in_time(
     assert found["examples"] == ['{"id":2}']
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_columns_of_one_side_are_told_and_rows_that_stay_deleted_do_not_count(spark: Any, tmp_path: Path, shop: Shop) -> None:
     tables = Tables(spark, tmp_path / "soft", deletes="soft")
@@ -139,6 +140,7 @@ def test_columns_of_one_side_are_told_and_rows_that_stay_deleted_do_not_count(sp
     assert found["left_out"] == ["name", "note"]
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_what_cannot_be_compared_is_an_error_that_says_why(spark: Any, tmp_path: Path, shop: Shop, tables: Tables) -> None:
     with pytest.raises(Misconfigured, match=r"tables +has items, which is not in .*; it has Users, orders"):
@@ -155,6 +157,7 @@ def test_what_cannot_be_compared_is_an_error_that_says_why(spark: Any, tmp_path:
         compared(shop, tables)
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_key_that_the_database_has_twice_and_the_target_once_is_missing(shop: Shop, tables: Tables) -> None:
     shop.run(
@@ -167,6 +170,7 @@ def test_a_key_that_the_database_has_twice_and_the_target_once_is_missing(shop: 
     assert found["examples"] == ['{"id":6}', '{"id":7}']
 
 
+@pytest.mark.soak
 @pytest.mark.server
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_a_value_that_a_cast_would_alter_is_a_difference(spark: Any, shop: Shop, tables: Tables, ansi: str) -> None:
@@ -201,6 +205,7 @@ def test_keys_that_differ_by_a_microsecond_are_two(spark: Any) -> None:
     assert _digests(rows, ["at"]).select("key").distinct().count() == 2
 
 
+@pytest.mark.soak
 @pytest.mark.server
 def test_a_table_that_the_database_does_not_have_any_more_is_named_before_any_is_added_up(
     shop: Shop, tables: Tables, monkeypatch: pytest.MonkeyPatch

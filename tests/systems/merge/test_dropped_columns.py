@@ -54,6 +54,7 @@ def test_a_row_that_begins_again_has_no_value(spark: Any, tmp_path: Path, delete
     assert_current(spark, target)
 
 
+@pytest.mark.soak
 def test_a_batch_from_before_and_behind_the_drop_tells_values_of_the_rows_before_it_alone(spark: Any, kept: Target) -> None:
     database = begun(kept, 1, 2, 3, 4, default="new")
     before = [database.upsert(id=key, name="b", amount=1, note="m") for key in (2, 3)]
@@ -145,6 +146,7 @@ def test_places_in_the_log_tell_what_was_before_a_column_came_or_went(spark: Any
     assert_current(spark, kept)
 
 
+@pytest.mark.soak
 def test_records_that_come_again_leave_the_values_of_columns_that_they_lack(spark: Any, kept: Target) -> None:
     database = begun(kept, 1)
     drop(database)

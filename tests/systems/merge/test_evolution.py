@@ -289,6 +289,7 @@ def test_columns_come_and_go_and_change_names_as_in_the_database(spark: Any, tmp
     assert_equal(target, orders)
 
 
+@pytest.mark.soak
 def test_a_record_from_before_a_rename_that_comes_later_has_its_value_under_the_new_name(
     spark: Any, tmp_path: Path, orders: Orders
 ) -> None:
@@ -301,6 +302,7 @@ def test_a_record_from_before_a_rename_that_comes_later_has_its_value_under_the_
     assert_equal(target, orders)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("is_done", [False, pytest.param(True, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "statement",
@@ -336,6 +338,7 @@ def test_a_table_that_was_to_evolve_when_its_driver_died_goes_on(
     assert_equal(target, orders)
 
 
+@pytest.mark.soak
 def test_a_column_that_gives_its_name_to_another_one_keeps_its_values(spark: Any, tmp_path: Path, orders: Orders) -> None:
     target, log = followed(spark, tmp_path, orders), orders.log
     target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2, 3)))
@@ -351,6 +354,7 @@ def test_a_column_that_gives_its_name_to_another_one_keeps_its_values(spark: Any
     assert [row["title"] for row in target.rows()] == ["c", "d", "b"]
 
 
+@pytest.mark.soak
 def test_a_batch_that_waits_for_a_fill_behind_a_drop_goes_on(spark: Any, tmp_path: Path, orders: Orders) -> None:
     target, log = followed(spark, tmp_path, orders), orders.log
     target.merge(*(log.upsert(id=key, name="a", amount=key) for key in (1, 2)))
@@ -366,6 +370,7 @@ def test_a_batch_that_waits_for_a_fill_behind_a_drop_goes_on(spark: Any, tmp_pat
     assert_equal(target, orders)
 
 
+@pytest.mark.soak
 def test_columns_that_lenient_has_kept_make_place_for_others_of_their_names(
     spark: Any, tmp_path: Path, orders: Orders
 ) -> None:
@@ -383,6 +388,7 @@ def test_columns_that_lenient_has_kept_make_place_for_others_of_their_names(
     assert_equal(target, orders)
 
 
+@pytest.mark.soak
 def test_a_column_that_delta_does_not_drop_stays_with_lenient(spark: Any, tmp_path: Path, orders: Orders) -> None:
     columns = "id int, name string, amount bigint, _position string"
     spark.sql(f"CREATE TABLE delta.`{tmp_path}/orders` ({columns}) USING delta PARTITIONED BY (amount)")
@@ -430,6 +436,7 @@ def test_columns_that_take_each_others_names_survive_a_crash_at_each_statement(
         assert row.asDict() == ({"id": 1, "a": 2, "b": 3, "x": 4} if nothing else {"id": 1, "x": 2, "a": 3})
 
 
+@pytest.mark.soak
 def test_try_evolve_keeps_a_column_of_which_nobody_knows_what_became(spark: Any, tmp_path: Path, orders: Orders) -> None:
     target, log = followed(spark, tmp_path, orders, "try_evolve"), orders.log
     orders.add("x")

@@ -43,6 +43,7 @@ def test_keys_are_in_the_order_of_the_database(spark: Any, tmp_path: Path, kind:
     assert {row["id"]: row["name"] for row in log.tables.rows("orders")} == rows
 
 
+@pytest.mark.soak
 def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_database(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_table_that_no_change_has_made_yet_begins_with_the_rows_of_the_databas
         log.shop.run(f"SELECT pg_drop_replication_slot('{slot}') FROM pg_replication_slots WHERE slot_name = '{slot}'")
 
 
+@pytest.mark.soak
 def test_what_cannot_be_read_so_is_refused_and_nothing_is_written(log: Log, tmp_path: Path) -> None:
     def refused(pattern: str, database: dict[str, Any] | None = None, **arguments: Any) -> None:
         with pytest.raises(Misconfigured, match=pattern):
@@ -229,6 +231,7 @@ def test_a_column_whose_name_another_one_has_taken_is_not_read_before_the_log_te
     assert [tuple(row[name] for name in log.orders.fields) for row in log.tables.rows("orders")] == rows
 
 
+@pytest.mark.soak
 def test_a_column_of_the_source_is_no_column_of_positions(spark: Any, tmp_path: Path) -> None:
     log = Log(spark, tmp_path / "shop", [1], positionColumn="place")
     log.shop.run("ALTER TABLE shop.orders ADD _position text DEFAULT 'here'")

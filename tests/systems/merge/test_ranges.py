@@ -33,6 +33,7 @@ def test_the_table_has_the_rows_of_the_database_afterwards(log: Log) -> None:
     assert {row["id"]: row["name"] for row in log.tables.rows("orders")}[7] == "later"
 
 
+@pytest.mark.soak
 def test_what_the_merge_writes_beside_it_stays(log: Log, meanwhile: Any) -> None:
     """Each range is read before the changes that come with the log while it is written."""
     keys, gone = iter([*range(40, 46), *range(75, 84)]), set[int]()  # of the second range, and of the third
@@ -58,6 +59,7 @@ def test_what_the_merge_writes_beside_it_stays(log: Log, meanwhile: Any) -> None
     assert moments == [READ, WRITTEN] * 3 + [WRITTEN], "deletions are looked at once more"
 
 
+@pytest.mark.soak
 def test_an_interrupted_snapshot_goes_on_behind_its_last_step(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     write, steps = _TableSnapshot._write, list[Any]()
 
@@ -95,6 +97,7 @@ def test_a_snapshot_that_died_behind_its_last_step_removes_what_is_gone(log: Log
     log.check()
 
 
+@pytest.mark.soak
 def test_a_transaction_that_the_log_has_told_and_the_database_does_not_show_yet_is_waited_for(log: Log) -> None:
     """As behind synchronous replication: the log has a commit, while readers do not see it."""
     address = log.shop.connection.info
@@ -111,6 +114,7 @@ def test_a_transaction_that_the_log_has_told_and_the_database_does_not_show_yet_
     log.check()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 30))])
 def test_whatever_comes_when_the_table_is_equal_in_the_end(log: Log, meanwhile: Any, seed: int) -> None:
     chance = random.Random(seed)

@@ -36,6 +36,7 @@ def test_each_table_has_its_rows_and_its_changes(spark: Any, tables: Tables) -> 
     assert folders == tables.names(), "all of it goes with a demonstration, and nothing else"
 
 
+@pytest.mark.soak
 def test_keys_and_rules_of_each_table_are_judged(spark: Any, tables: Tables) -> None:
     quality.enforce(*schema(tables).verdicts(spark))
     rules = {"users": [{"between": ["amount", 0, 1]}, {"row_count": {"min": 3}}], "*": [{"not_null": "name"}]}
@@ -50,6 +51,7 @@ def test_keys_and_rules_of_each_table_are_judged(spark: Any, tables: Tables) -> 
         quality.enforce(*schema(tables).verdicts(spark))
 
 
+@pytest.mark.soak
 def test_rules_of_a_table_that_is_not_there_and_a_target_without_a_batch_are_errors(spark: Any, tables: Tables) -> None:
     with pytest.raises(Misconfigured, match=r"has rules for items, which is no table of .*There are: _batches, orders, users"):
         schema(tables, {"items": [{"not_null": "id"}]}).verdicts(spark)

@@ -262,6 +262,7 @@ def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(p
     assert "seen in the page" in (page.parent / "a.html").read_text()
 
 
+@pytest.mark.soak
 @pytest.mark.long
 @pytest.mark.spark
 def test_the_page_of_a_run_has_its_queries_checks_dead_letters_and_versions(place: Place) -> None:
