@@ -45,6 +45,14 @@ def test_alignment_saves_rows_from_being_late_and_other_topics_stay(spark: Any, 
 
 @pytest.mark.soak
 @pytest.mark.server
+def test_files_and_a_topic_are_one_table(spark: Any, tmp_path: Path) -> None:
+    execution = Execution("hybrid", spark, tmp_path, {"bootstrap_servers": required(KafkaServer).bootstrap})
+    execution.exit()
+    assert execution.pictures() == 1
+
+
+@pytest.mark.soak
+@pytest.mark.server
 def test_every_row_is_enriched(spark: Any, tmp_path: Path) -> None:
     execution = Execution("async_enrichment", spark, tmp_path, {"rows": "2000", "users": "500", "latency": "10ms"})
     execution.exit()
