@@ -109,8 +109,12 @@ class RedisClient:
                 self.client: Any = connect(self._library, values["url"], settings)
             else:
                 self.client = self._library.Redis(values["host"], values["port"], **settings)
-        for command in _RAW:
-            self.client.set_response_callback(command, lambda answer, **_: answer)
+        _leave_answers(self.client)
+        if manager := getattr(self.client, "nodes_manager", None):  # the client of each node reads its answers
+            create = manager.create_redis_node
+            manager.create_redis_node = lambda *address, **settings: _leave_answers(create(*address, **settings))
+            for node in self.client.get_nodes():
+                _leave_answers(node.redis_connection)
 
     def command(self, *parts: Any) -> Any:
         """The answer to one command. Raises ``Transient`` for an outage, and ``Fatal`` for what no retry can mend."""
@@ -183,6 +187,13 @@ class RedisClient:
 
     def close(self) -> None:
         self.client.close()
+
+
+def _leave_answers(client: Any) -> Any:
+    """``client``, which leaves the answers to commands of streams as the server gives them."""
+    for command in _RAW:
+        client.set_response_callback(command, lambda answer, **_: answer)
+    return client
 
 
 def dataset_of(values: Values, key: str) -> Dataset:
