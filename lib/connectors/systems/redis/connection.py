@@ -29,8 +29,11 @@ CONNECTION: Final = Options(
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 _LOGIN: Final = re.compile(r"(sentinel_)?(username|password)=", re.IGNORECASE)
-_PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
-"""Refusals that end: a script runs, replicas are away, a primary has become a replica."""
+_PASSING: Final = re.compile("(^|: -)(BUSY|NOREPLICAS|UNBLOCKED|MISCONF|OOM|READONLY) ")
+"""Refusals that end: a script runs, replicas are away, a primary has become a replica, the disk or the memory is full.
+
+Before Redis 7 the error of a script has that of its command behind the place in the script.
+"""
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
@@ -174,7 +177,7 @@ class RedisClient:
         except exceptions.NoPermissionError as error:
             raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None
         except (exceptions.ResponseError, exceptions.RedisClusterException) as error:
-            if str(error).startswith(_PASSING):
+            if _PASSING.search(str(error)):
                 raise Transient(f"Redis does not take a command now: {error}") from None
             raise Fatal(f"Redis refuses a command: {error}") from None
 
