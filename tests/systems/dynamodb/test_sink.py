@@ -233,6 +233,13 @@ def test_what_the_service_refuses_is_a_bad_row_and_the_others_are_written(target
     assert sorted(row["id"] for row in target.rows()) == [1, 3]
 
 
+def test_a_request_that_is_too_large_as_json_is_sent_in_parts(target: ItemsContext, proxy: FaultProxy) -> None:
+    large = Reply(413, b"", {"Content-Type": "application/x-amz-json-1.0"})
+    proxy.rule = lambda request, forward: large if request.body.count(b"PutRequest") > 6 else forward()
+    write(target, numbered(25), endpoint=proxy.url)
+    assert len(target.rows()) == 25
+
+
 def test_a_null_in_the_key_is_a_bad_row(target: ItemsContext) -> None:
     write(target, pa.table({"id": [1, None], "name": ["a", "b"]}), errors="skip")
     assert target.rows() == [{"id": 1, "name": "a"}]
