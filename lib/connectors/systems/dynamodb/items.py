@@ -140,7 +140,7 @@ def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
     if types.is_map(kind):
         inner = _writer(name, kind.item_type)
         return lambda value: _joined(
-            "M", {key: _NULL if part is None else inner(part) for key, (_, part) in zip(_keys(value, kind), value, strict=True)}
+            "M", dict(zip(_keys(value, kind), [_NULL if part is None else inner(part) for _, part in value], strict=True))
         )
     if types.is_struct(kind):
         fields = {field.name: _writer(name, field.type) for field in kind}
