@@ -128,6 +128,19 @@ def test_a_row_with_a_true_in_the_delete_column_deletes(target: ItemsContext) ->
     assert all("gone" not in row for row in target.rows())
 
 
+def test_a_row_that_deletes_is_not_bad_for_what_the_service_does_not_get(target: ItemsContext) -> None:
+    write(target, numbered(4))
+    values = [float("nan"), 1.0, 2.0, None]
+    rows = pa.table({"id": [0, 1, 2, None], "name": ["a", "y" * (500 << 10), "c", "d"], "value": values})
+    write(target, rows.append_column("gone", pa.array([True, True, False, True])), deleteColumn="gone", errors="skip")
+    assert sorted(target.items(), key=lambda item: str(item["id"]["N"])) == [
+        {"id": {"N": "2"}, "name": {"S": "c"}, "value": {"N": "2"}},
+        {"id": {"N": "3"}, "name": {"S": "n3"}},
+    ]
+    with pytest.raises(Poison, match='the column "id" is null'):
+        write(target, rows.append_column("gone", pa.array([True] * 4)), deleteColumn="gone")
+
+
 def test_an_older_row_never_replaces_a_newer_one(target: ItemsContext) -> None:
     def rows(name: str, *versions: int) -> pa.Table:
         return pa.table({"id": list(range(len(versions))), "name": [name] * len(versions), "version": list(versions)})
