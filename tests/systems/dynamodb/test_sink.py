@@ -128,6 +128,19 @@ def test_a_row_with_a_true_in_the_delete_column_deletes(target: ItemsContext) ->
     assert all("gone" not in row for row in target.rows())
 
 
+def test_a_row_that_deletes_is_not_bad_for_what_the_service_does_not_get(target: ItemsContext) -> None:
+    write(target, numbered(4))
+    values = [float("nan"), 1.0, 2.0, None]
+    rows = pa.table({"id": [0, 1, 2, None], "name": ["a", "y" * (500 << 10), "c", "d"], "value": values})
+    write(target, rows.append_column("gone", pa.array([True, True, False, True])), deleteColumn="gone", errors="skip")
+    assert sorted(target.items(), key=lambda item: str(item["id"]["N"])) == [
+        {"id": {"N": "2"}, "name": {"S": "c"}, "value": {"N": "2"}},
+        {"id": {"N": "3"}, "name": {"S": "n3"}},
+    ]
+    with pytest.raises(Poison, match='the column "id" is null'):
+        write(target, rows.append_column("gone", pa.array([True] * 4)), deleteColumn="gone")
+
+
 def test_an_older_row_never_replaces_a_newer_one(target: ItemsContext) -> None:
     def rows(name: str, *versions: int) -> pa.Table:
         return pa.table({"id": list(range(len(versions))), "name": [name] * len(versions), "version": list(versions)})
@@ -231,6 +244,13 @@ def test_what_the_service_refuses_is_a_bad_row_and_the_others_are_written(target
     large = pa.table({"id": [1, 2, 3], "name": ["x", "y" * (500 << 10), "z"]})
     write(target, large, errors="skip")
     assert sorted(row["id"] for row in target.rows()) == [1, 3]
+
+
+def test_a_request_that_is_too_large_as_json_is_sent_in_parts(target: ItemsContext, proxy: FaultProxy) -> None:
+    large = Reply(413, b"", {"Content-Type": "application/x-amz-json-1.0"})
+    proxy.rule = lambda request, forward: large if request.body.count(b"PutRequest") > 6 else forward()
+    write(target, numbered(25), endpoint=proxy.url)
+    assert len(target.rows()) == 25
 
 
 def test_a_null_in_the_key_is_a_bad_row(target: ItemsContext) -> None:

@@ -7,18 +7,21 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Entry, Fatal, Misconfigured, Poison, Transient
+from connectors.core import Batch, Committable, Entry, Fatal, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.ground.state import dumps
 from connectors.systems.dynamodb import DynamoDbSink
+from connectors.systems.dynamodb.writes import Write
 from connectors.testing.contexts import open_context
 from connectors.testing.servers.fault_proxy import Reply, Seen
 
@@ -406,6 +409,31 @@ def test_rows_that_the_table_would_refuse_are_bad_before_the_batch_is_decided(tm
         text = pa.table({"id": ["8"], "city": ["x"]})
         with pytest.raises(Poison, match=r'the column "id" is of the type S, .* has N'):
             target.write(text, 1)
+
+
+def test_the_bytes_of_an_item_are_those_of_the_service(target: Target) -> None:
+    """Neither is a row bad that the service takes, nor is a batch decided that it refuses."""
+    target.write(pa.table({"id": [1], "values": [[0.12345678901234567] * 30_000]}))
+    digits = pa.table({"id": [2], "values": [[7] * 150_000]})
+    with pytest.raises(Poison, match="the item has 450013 bytes, more than the 409600 that it may have"):
+        target.write(digits, 1)
+    assert target.content().keys() == {1}
+
+
+def test_a_transaction_is_no_request_of_16_mb(target: Target) -> None:
+    item = {"id": {"N": "1"}, "values": {"L": [{"BOOL": False}] * 200_000}}
+    writes = [Write((f"N{number}",), {}, item, False) for number in range(20)]
+    _, chosen = target.sink().committer()._chosen(writes)
+    assert len(chosen) * len(json.dumps(item)) < 16 << 20
+
+
+def test_a_batch_of_thousands_of_tasks_is_an_item_of_the_ledger(target: Target) -> None:
+    ledger = target.sink().ledger()
+    stages = [Committable(1, {"attempt": f"d755d2a9db45-e3b0c442-{uuid.uuid4().hex}", "size": at}) for at in range(10_000)]
+    entry = Entry("q", 0, 10_000, committables=tuple(map(asdict, stages)), at=1.0)
+    assert ledger.record(entry)
+    assert ledger.last("q") == entry
+    assert ledger.unpublished() == [entry]
 
 
 def test_a_column_that_is_nested_deeper_than_the_service_takes_is_named_before_anything_is_sent(target: Target) -> None:

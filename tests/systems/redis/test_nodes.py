@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,10 +22,13 @@ from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
 from connectors.systems.redis.connection import connect
+from connectors.testing.compare import same_records
 from connectors.testing.servers import RedisServer, Unavailable
 from connectors.testing.servers.fault_proxy import certificates
+from connectors.testing.source_suite import SourceQuery
 from tests.servers import required
 
+from .contexts import StreamContext
 from .servers import TlsServer, cluster, watched
 
 pytestmark = pytest.mark.server
@@ -67,6 +73,33 @@ def test_a_list_and_a_stream_have_the_rows_of_a_cluster(nodes: str) -> None:
     client = connect(redis, nodes, {})
     assert [json.loads(value)["id"] for value in client.lrange("list", 0, -1)] == list(range(300))
     assert [int(fields[b"id"]) for _, fields in client.xrange("stream")] == list(range(300))
+
+
+class ClusterStream(StreamContext):
+    """A stream of a cluster."""
+
+    url = ""
+
+    @cached_property
+    def client(self) -> Any:
+        return connect(redis, self.url, {})
+
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "url": self.url, "minIdle": "200ms", "maxEpochTime": "100ms"}
+
+
+def test_a_stream_of_a_cluster_is_read_also_what_a_dead_consumer_holds(nodes: str, tmp_path: Path) -> None:
+    system, log = ClusterStream(tmp_path), list[Any]()
+    system.url = nodes
+    written = system.write(5)
+    query = SourceQuery(system)
+    rows = query.rest(log)
+    query.planner.latest(log[-1])
+    assert system.client.xpending(system.stream, system.group)["pending"] == 0
+    written += system.write(3)
+    system.client.xreadgroup(system.group, "dead", {system.stream: ">"})
+    time.sleep(0.25)
+    same_records(written, rows + SourceQuery(system).rest(log))
 
 
 def test_sentinels_name_the_server_that_replaces_a_dead_one(tmp_path: Path) -> None:

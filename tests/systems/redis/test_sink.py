@@ -22,13 +22,17 @@ from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
 from connectors.systems.redis.connection import RedisClient
+from connectors.systems.redis.script import MOST_PARTS
+from connectors.testing.servers import RedisServer
 
 from .contexts import RedisTarget
+from .servers import wait
 
 pytestmark = pytest.mark.server
 ROWS = pa.RecordBatch.from_pylist(
     [{"id": 1, "user": "ann", "score": 2.5}, {"id": 2, "user": "bob", "score": None}, {"id": 1, "user": "eve", "score": 1.0}]
 )
+EXACTLY_ONCE = {"guarantee": "exactly-once", "onLostLedger": "notWritten"}
 
 
 @pytest.fixture
@@ -121,11 +125,7 @@ def test_a_null_in_the_key_is_a_bad_row(target: RedisTarget) -> None:
 
 
 def test_a_full_server_is_waited_for(target: RedisTarget) -> None:
-    from connectors.testing.servers import RedisServer
-
     with RedisServer() as server:
-        import redis
-
         client = redis.Redis.from_url(server.url)
         client.config_set("maxmemory", "1")
         options = {"url": server.url, "retry.maxRetries": "1", "outageTimeout": "200ms"}
@@ -134,6 +134,34 @@ def test_a_full_server_is_waited_for(target: RedisTarget) -> None:
         client.config_set("maxmemory", "0")
         write(target, **options)
         assert client.hget(f"{target.prefix}:bob", "id") == b"2"
+
+
+@pytest.mark.parametrize("cause", ["memory", "replicas", "disk"])
+@pytest.mark.parametrize("options", [{}, {"multi": "true"}, {**EXACTLY_ONCE}], ids=["commands", "multi", "script"])
+def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
+    target: RedisTarget, cause: str, options: dict[str, str]
+) -> None:
+    with RedisServer() as server, redis.Redis.from_url(server.url) as client:
+        quick = {"url": server.url, "key": "{user}", "retry.maxRetries": "1", "outageTimeout": "200ms"}
+        sink = RedisSink.of({**quick, **options})
+        batch = Batch(sink.sink_id(), "q", 0)
+        stages = [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))] if "guarantee" in options else []
+        client.config_set("save", "3600 1")
+        if cause == "disk":
+            (server.folder / "full").mkdir()
+            client.config_set("dbfilename", "full")
+            client.bgsave()
+            wait(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err")
+        else:
+            client.config_set({"memory": "maxmemory", "replicas": "min-replicas-to-write"}[cause], "1")
+        with pytest.raises(Transient, match="Redis does not"):
+            Commit(sink).finish(batch, stages or [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))])
+        assert client.dbsize() == (2 if stages else 0)
+        client.config_set("maxmemory", "0")
+        client.config_set("min-replicas-to-write", "0")
+        client.config_set("save", "")
+        Commit(sink).finish(batch, stages or [stage(sink, batch, ROWS.schema, 0, iter([ROWS]))])
+        assert client.hget("bob", "id") == b"2"
 
 
 def test_the_guarantee_follows_from_the_command(target: RedisTarget) -> None:
@@ -150,9 +178,6 @@ def test_a_cluster_has_no_script_for_the_keys_of_a_batch(command: str, text: str
     options = {"url": "redis+cluster://one,two:7000", "key": "{id}", "command": command, "guarantee": "exactly-once"}
     with pytest.raises(Misconfigured, match=text):
         RedisSink.of(options)
-
-
-EXACTLY_ONCE = {"guarantee": "exactly-once", "onLostLedger": "notWritten"}
 
 
 @pytest.mark.parametrize(
@@ -204,6 +229,18 @@ def test_a_script_writes_nothing_of_a_batch_with_a_key_of_another_type(target: R
     target.client.delete(f"{target.prefix}:eve")
     write(target, **EXACTLY_ONCE)
     assert target.client.exists(*(f"{target.prefix}:{user}" for user in ("ann", "bob", "eve"))) == 3
+
+
+def test_a_row_of_more_columns_than_a_script_takes_is_bad_before_the_batch_is_written(target: RedisTarget) -> None:
+    columns = {f"c{number}": pa.array([None, "x"]) for number in range(MOST_PARTS // 2)}
+    rows = pa.RecordBatch.from_pydict({"user": ["ann", "bob"], **columns})
+    options = {"command": "xadd", "sinkId": target.prefix, **EXACTLY_ONCE}
+    with pytest.raises(Poison, match="the row makes a command of 7905 parts, and one of a script has 7900 at most"):
+        write(target, rows, **options)
+    assert not target.client.exists(f"{target.prefix}:ann")
+    most = rows.select(["user", *list(columns)[3:]])
+    write(target, most, **options)
+    assert [target.client.xlen(f"{target.prefix}:{user}") for user in ("ann", "bob")] == [1, 1]
 
 
 def test_a_script_writes_nothing_of_a_batch_whose_stage_is_not_whole(target: RedisTarget) -> None:

@@ -247,6 +247,21 @@ def test_a_server_that_hangs_is_an_outage(tmp_path: Path) -> None:
         os.kill(server.children[0].pid, signal.SIGCONT)
 
 
+def test_an_answer_has_as_many_entries_as_its_bytes_allow(system: StreamContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's columns of bytes end at 2 GB, which 10,000 entries of 250 KB have together."""
+    monkeypatch.setattr("connectors.systems.redis.source._REPLY_BYTES", 500_000)
+    receiver = RedisReceiver(RedisSource.of(system.options(), streaming=True).values)
+    receiver.open()
+    receiver.make_group()
+    for number in range(320):
+        system.client.xadd(system.stream, {"number": number, "content": b"x" * (10_000 if number < 200 else 1)})
+    counts = []
+    while (messages := receiver.receive(1_000, 0.01)) is not None:
+        counts.append(messages.rows.num_rows)
+    assert counts == [100, 49, 49, 49, 73]
+    receiver.close()
+
+
 def test_every_wrong_option_is_named(tmp_path: Path) -> None:
     options = {"stream": "s", "group": "g", "stateLocation": str(tmp_path)}
     with pytest.raises(Misconfigured) as error:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
+from ...formats.text import json_text
 from ...formats.text import text_of as texts_of
 from ...ground.columns import is_binary, is_text
 
@@ -138,7 +139,9 @@ def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: _joined("L", [_NULL if part is None else item(part) for part in value])
     if types.is_map(kind):
         inner = _writer(name, kind.item_type)
-        return lambda value: _joined("M", {str(key): _NULL if part is None else inner(part) for key, part in value})
+        return lambda value: _joined(
+            "M", dict(zip(_keys(value, kind), [_NULL if part is None else inner(part) for _, part in value], strict=True))
+        )
     if types.is_struct(kind):
         fields = {field.name: _writer(name, field.type) for field in kind}
         return lambda value: _joined(
@@ -148,6 +151,16 @@ def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
 
 
 _NULL: Final = {"NULL": True}
+
+
+def _keys(entries: Sequence[tuple[Any, Any]], kind: pa.MapType) -> list[str]:
+    """The keys of a map, which are texts to the service."""
+    keys = [key for key, _ in entries]
+    if is_text(kind.key_type):
+        return keys
+    column = pa.array(keys, kind.key_type)
+    texts: list[str] = (json_text(column) if types.is_nested(kind.key_type) else texts_of(column)).to_pylist()
+    return texts
 
 
 def _joined(kind: str, parts: Any) -> Any:
@@ -163,7 +176,15 @@ def _size(attribute: Attribute) -> int:
         return 3 + sum(len(name.encode()) + 1 + _size(part) for name, part in value.items())
     if kind == "L":
         return 3 + sum(1 + _size(part) for part in value)
-    return len(value) if kind in ("B", "N") else 1
+    if kind == "N":
+        return _number_size(value)
+    return len(value) if kind == "B" else 1
+
+
+def _number_size(text: str) -> int:
+    """The bytes of a number, one more where its digits make no pairs: a byte for two digits, for the exponent and a minus."""
+    digits = len(text.lower().partition("e")[0].lstrip("-").replace(".", "").strip("0"))
+    return 2 + digits // 2 + text.startswith("-") if digits else 1
 
 
 def text_of(attribute: Attribute) -> str:

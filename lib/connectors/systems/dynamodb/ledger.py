@@ -7,6 +7,7 @@ all are: a note of its beginning and a transaction that were given up may come a
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -21,6 +22,7 @@ OpenClient = Callable[[], AbstractContextManager[AwsClient]]
 _QUERY, _PENDING, _ROWS = "query#", "pending#", "rows#"
 _KEY: Final = ("sink", "HASH"), ("entry", "RANGE")
 _MOST_WRITES: Final = 25
+_MOST_TEXT: Final = 100_000
 _POLL_SECONDS: Final = 0.2
 _CREATE_SECONDS: Final = 60.0
 
@@ -53,7 +55,7 @@ class ItemLedger(Ledger):
             Item={
                 **self._key(_QUERY + entry.query),
                 "batchNumber": number,
-                "content": {"S": dumps(entry.state())},
+                "content": _content(entry),
                 "isPublished": {"BOOL": False},
             },
         )
@@ -212,5 +214,13 @@ def _name(item: Mapping[str, Any]) -> str:
     return str(item["entry"]["S"]).partition("#")[2]
 
 
+def _content(entry: Entry) -> dict[str, Any]:
+    """The state of an entry. That of thousands of tasks is compressed, since an item has 400 KB."""
+    text = dumps(entry.state())
+    return {"S": text} if len(text) <= _MOST_TEXT else {"B": zlib.compress(text.encode())}
+
+
 def _entry(item: Mapping[str, Any]) -> Entry:
-    return Entry.of(loads(item["content"]["S"], "an entry of the ledger in DynamoDB"))
+    content = item["content"]
+    text = content["S"] if "S" in content else zlib.decompress(content["B"]).decode()
+    return Entry.of(loads(text, "an entry of the ledger in DynamoDB"))

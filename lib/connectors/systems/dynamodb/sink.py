@@ -238,7 +238,7 @@ class ItemWriter(AwsWriter):
                 except self._client.client.exceptions.ConditionalCheckFailedException as refused:
                     return refused.response
         except Fatal as refused:
-            if "ValidationException" in refused.message:
+            if "ValidationException" in refused.message or "(413)" in refused.message:  # more than 16 MB as JSON
                 raise Poison(refused.message) from None
             raise
 

@@ -73,6 +73,7 @@ class RowWriter:
 
     def __init__(self, values: Values, key: Sequence[str]) -> None:
         self._key, self._version, self._delete = tuple(key), values["orderColumn"], values["deleteColumn"]
+        self._needed = self._key if self._version is None else (*self._key, self._version)
 
     def writes(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
         """The write of each row; a :class:`~connectors.ground.errors.Poison` of a bad one."""
@@ -80,7 +81,11 @@ class RowWriter:
         if self._delete is not None:
             deletes = [bool(value) for value in rows.column(self._delete).to_pylist()]
             rows = rows.select([name for name in rows.schema.names if name != self._delete])
-        return [self._write(item, delete) for item, delete in zip(items_of(rows), deletes, strict=True)]
+        items = items_of(rows)
+        if any(deletes):  # of a row that deletes, the service gets no other column, so none can be bad
+            keys = items_of(rows.select(list(dict.fromkeys(self._needed))))
+            items = [key if delete else item for item, key, delete in zip(items, keys, deletes, strict=True)]
+        return [self._write(item, delete) for item, delete in zip(items, deletes, strict=True)]
 
     def name(self, key: Mapping[str, Attribute]) -> tuple[str, ...]:
         """The parts of a key as text, the same for keys that are the same to the service."""
@@ -110,8 +115,7 @@ class RowWriter:
     def _write(self, item: dict[str, Attribute] | Poison, is_deleted: bool) -> Write | Poison:
         if isinstance(item, Poison):
             return item
-        needed = self._key if self._version is None else (*self._key, self._version)
-        if missing := [name for name in needed if name not in item]:
+        if missing := [name for name in self._needed if name not in item]:
             return Poison(f'the column "{missing[0]}" is null')
         key = {name: item[name] for name in self._key}
         return Write(self.name(key), key, item, is_deleted)

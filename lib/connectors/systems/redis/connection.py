@@ -29,8 +29,11 @@ CONNECTION: Final = Options(
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 _LOGIN: Final = re.compile(r"(sentinel_)?(username|password)=", re.IGNORECASE)
-_PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
-"""Refusals that end: a script runs, replicas are away, a primary has become a replica."""
+_PASSING: Final = re.compile("(^|: -)(BUSY|NOREPLICAS|UNBLOCKED|MISCONF|OOM|READONLY) ")
+"""Refusals that end: a script runs, replicas are away, a primary has become a replica, the disk or the memory is full.
+
+Before Redis 7 the error of a script has that of its command behind the place in the script.
+"""
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
@@ -109,8 +112,12 @@ class RedisClient:
                 self.client: Any = connect(self._library, values["url"], settings)
             else:
                 self.client = self._library.Redis(values["host"], values["port"], **settings)
-        for command in _RAW:
-            self.client.set_response_callback(command, lambda answer, **_: answer)
+        _leave_answers(self.client)
+        if manager := getattr(self.client, "nodes_manager", None):  # the client of each node reads its answers
+            create = manager.create_redis_node
+            manager.create_redis_node = lambda *address, **settings: _leave_answers(create(*address, **settings))
+            for node in self.client.get_nodes():
+                _leave_answers(node.redis_connection)
 
     def command(self, *parts: Any) -> Any:
         """The answer to one command. Raises ``Transient`` for an outage, and ``Fatal`` for what no retry can mend."""
@@ -170,7 +177,7 @@ class RedisClient:
         except exceptions.NoPermissionError as error:
             raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None
         except (exceptions.ResponseError, exceptions.RedisClusterException) as error:
-            if str(error).startswith(_PASSING):
+            if _PASSING.search(str(error)):
                 raise Transient(f"Redis does not take a command now: {error}") from None
             raise Fatal(f"Redis refuses a command: {error}") from None
 
@@ -183,6 +190,13 @@ class RedisClient:
 
     def close(self) -> None:
         self.client.close()
+
+
+def _leave_answers(client: Any) -> Any:
+    """``client``, which leaves the answers to commands of streams as the server gives them."""
+    for command in _RAW:
+        client.set_response_callback(command, lambda answer, **_: answer)
+    return client
 
 
 def dataset_of(values: Values, key: str) -> Dataset:

@@ -24,6 +24,8 @@ from .connection import RedisClient
 _CHUNK: Final = 500
 LEAST_SECONDS: Final = 86_400
 """So long at least is what is staged safe, for a batch that is written longer than staged rows of others are kept."""
+MOST_PARTS: Final = 7_900
+"""Of a command, name and arguments: Lua takes about 8,000 values at a time."""
 _SCRIPT: Final = """
 local query, number, entry, chunk, lifetime = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local last = redis.call('HGET', KEYS[1], query)

@@ -32,7 +32,7 @@ from ...formats.templates import filled, texts
 from ...ground import machine
 from ...ground.columns import Column, ColumnType, Template
 from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, dataset_of, is_cluster, without_login
-from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
+from .script import LEAST_SECONDS, MOST_PARTS, ScriptCommitter, SinkKeys, contents, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
 _COMMANDS: Final = (*_IDEMPOTENT, "lpush", "rpush", "xadd", "publish")
@@ -250,8 +250,14 @@ class StagingWriter(CommandWriter):
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
         first = self._numbers
         self._numbers += rows.num_rows
-        commands = enumerate(super().entries(rows), first)
-        return [part if isinstance(part, Poison) else (number, staged(part, self._expire)) for number, part in commands]
+        return [self._staged(number, part) for number, part in enumerate(super().entries(rows), first)]
+
+    def _staged(self, number: int, part: Command | Poison) -> tuple[int, bytes] | Poison:
+        if isinstance(part, Poison):
+            return part
+        if len(part) > MOST_PARTS:  # the script would end there, behind the commands before it
+            return Poison(f"the row makes a command of {len(part)} parts, and one of a script has {MOST_PARTS} at most")
+        return number, staged(part, self._expire)
 
     def sizes(self, entries: Sequence[Any]) -> list[int]:
         return [len(command) for _, command in entries]

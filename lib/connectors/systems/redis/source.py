@@ -22,8 +22,8 @@ from ...ground.state import digest
 from .connection import CONNECTION, RedisClient, check_connection, dataset_of
 
 _log = logging.getLogger("connectors.redis")
-_REPLY: Final = 10_000
-"""Entries of one answer. The server does nothing else while it makes an answer."""
+_REPLY, _FIRST_REPLY, _REPLY_BYTES = 10_000, 100, 64 << 20
+"""Entries of an answer, those of the first one, and bytes by the entries before: the server makes nothing else meanwhile."""
 _IDS: Final = 1_000
 """Ids of one command."""
 _LAST_MILLISECOND: Final = 253_402_300_799_999
@@ -106,6 +106,7 @@ class RedisReceiver(Receiver):
         self._min_idle = int(values["minIdle"] * 1000)
         self._fails: bool = values["failOnDataLoss"]
         self._claim_from: str | None = "-"
+        self._reply = _FIRST_REPLY
 
     def open(self) -> None:
         wait = max(self._values["pollInterval"], self._values["drainTimeout"])
@@ -202,7 +203,7 @@ class RedisReceiver(Receiver):
     def _read(self, rows: int, seconds: float) -> list[Any]:
         """Entries that no consumer of the group has had."""
         block = ("BLOCK", max(1, int(seconds * 1000))) if seconds > 0 else ()
-        consumer = ("XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", min(rows, _REPLY))
+        consumer = ("XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", min(rows, self._reply))
         answer = self._command(*consumer, *block, "STREAMS", self.stream, ">")
         return list(answer[0][1]) if answer else []
 
@@ -212,7 +213,7 @@ class RedisReceiver(Receiver):
         Redis 7 forgets a deleted entry when it is claimed. They are read first, so that a second try still sees the loss.
         """
         while self._claim_from is not None:
-            idle = [_text(entry[0]) for entry in self._idle(self._claim_from, min(rows, _IDS))]
+            idle = [_text(entry[0]) for entry in self._idle(self._claim_from, min(rows, _IDS, self._reply))]
             self._claim_from = f"({idle[-1]}" if idle else None
             with self.client.errors():
                 pipeline = self.client.pipeline()
@@ -296,6 +297,7 @@ class RedisReceiver(Receiver):
             names += fields[::2]
             values += fields[1::2]
             offsets.append(len(names))
+        self._reply = max(1, min(_REPLY, _REPLY_BYTES * len(entries) // (1 + sum(map(len, values)))))
         keys = _texts(names)
         fields = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, pa.array(values, pa.binary()))
         times = _up_to(_LAST_MILLISECOND, milliseconds).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
