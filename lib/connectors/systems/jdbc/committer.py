@@ -160,7 +160,8 @@ class JdbcCommitter(GlobalCommitter):
         dialect, columns = self._dialect, staged_columns(self._dialect, schema)
         if self._routing:
             columns.append((TABLE, dialect.types["int64"]))
-        connection.execute(dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True))
+        for statement in dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True):
+            connection.execute(statement)
         for committable in staged:
             with ArrowStage.reader(self._folder(), committable.data["file"]) as file:
                 dialect.load(connection, TEMPORARY_STAGE, [name for name, _ in columns], file)

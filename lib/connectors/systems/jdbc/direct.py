@@ -144,7 +144,8 @@ class DirectWriter(SinkWriter):
     def _stage(self, loader: Loader, rows: pa.Table, refusals: _Refusals | None = None) -> StageMove:
         names = [name for name, _ in self._stage_columns]
         batches = [loadable_rows(self.dialect, batch, refusals) for batch in rows.to_batches()]
-        loader.connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True))
+        for statement in self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True):
+            loader.connection.execute(statement)
         staged = pa.Table.from_batches(batches, rows.schema)
         if self._has_places:
             staged = staged.append_column(PLACE, places(0, 0, staged.num_rows))

@@ -329,7 +329,7 @@ def _dataset(address: DatabaseAddress, table: Table) -> Dataset:
     if not address.host:
         return Dataset("file", f"{Path(address.database).absolute()}/{table}")
     server = f"{address.host}:{address.port}"
-    if address.dialect == "mariadb":
+    if address.dialect in ("mariadb", "mysql"):
         return of_server("mysql", server, f"{table.schema or address.database}.{table.name}")
     scheme = "postgres" if address.dialect == "postgresql" else address.dialect
     return of_server(scheme, server, f"{address.database}.{table.schema or 'public'}.{table.name}")

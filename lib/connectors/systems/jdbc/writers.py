@@ -114,7 +114,8 @@ class TableWriter(LoadingWriter):
         """Makes the table. All tasks do so at once; PostgreSQL may refuse some of them in spite of IF NOT EXISTS."""
         connection = loader.connection
         try:
-            connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
+            for statement in self.dialect.create_stage(self.table, self.stage_columns):
+                connection.execute(statement)
             loader.commit()
         except ConnectorError:
             connection.rollback()

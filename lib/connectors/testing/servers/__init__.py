@@ -7,7 +7,7 @@ machine must have it.
 from .api_service import ApiService
 from .base import HOST, Server, Unavailable, shared_server
 from .cassandra_server import CassandraServer
-from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
+from .databases import MariaDbServer, MySqlServer, OpenSearchServer, PostgresServer, RedisServer
 from .document_service import DocumentService
 from .dynamodb_server import DynamoDbServer
 from .kafka_server import KafkaServer
@@ -33,6 +33,7 @@ __all__ = [
     "KinesisStreams",
     "MariaDbServer",
     "MotoServer",
+    "MySqlServer",
     "OpenSearchServer",
     "PostgresServer",
     "PubSubServer",

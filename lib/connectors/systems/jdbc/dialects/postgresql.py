@@ -258,9 +258,9 @@ class PostgreSql(Dialect):
             return _flat_array(column, name, as_kind)
         return f"CAST({name} AS int8)" if column.sql == "oid" else name
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
-        sql = super().create_stage(table, columns, temporary=temporary)
-        return f"{sql} ON COMMIT DROP" if temporary else sql.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> tuple[str, ...]:
+        (sql,) = super().create_stage(table, columns, temporary=temporary)
+        return (f"{sql} ON COMMIT DROP" if temporary else sql.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1),)
 
     def drop_stage(self, table: Table) -> str:
         """Waits longer than ``deadlock_timeout``, after which autovacuum gives way."""

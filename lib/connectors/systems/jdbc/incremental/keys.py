@@ -28,13 +28,14 @@ _SECOND: Final = datetime.timedelta(seconds=1)
 AWARE, INSTANT, WALL, DAY, PLAIN = "aware", "instant", "wall", "day", "plain"
 """Kinds of times: with a zone, in UTC, without a zone, dates, and the values of a database without types for times."""
 _IN_UTC: Final = ("Z", "+00:00")
+_OF_MYSQL: Final = ("mariadb", "mysql")
 _DIGITS: Final = {"timestamp_s": 0, "timestamp_ms": 3}
 
 
 def kind_of(sql: str, system: str) -> str:
     """The kind of times in a column of the database's type ``sql``; ``""`` for a type that is no time."""
     name = sql.lower()
-    if system == "mariadb" and name.startswith("timestamp"):
+    if system in _OF_MYSQL and name.startswith("timestamp"):
         return INSTANT
     if name.startswith(("timestamptz", "timestamp with time zone")) or re.fullmatch(r"timestamp(\(\d\))? with time zone", name):
         return AWARE
@@ -48,7 +49,7 @@ def tick_of(sql: str, system: str) -> float:
     name = sql.lower()
     if shown := re.search(r"\((\d)\)", name):
         return 10.0 ** -int(shown[1])
-    return 10.0 ** -_DIGITS.get(name, 0 if system == "mariadb" else 6)
+    return 10.0 ** -_DIGITS.get(name, 0 if system in _OF_MYSQL else 6)
 
 
 def limit(now: datetime.datetime, delay: float, kind: str, zone: ZoneInfo) -> str:

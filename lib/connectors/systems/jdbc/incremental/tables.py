@@ -71,7 +71,7 @@ LEFT JOIN duckdb_constraints() k ON k.table_oid = c.table_oid AND k.database_oid
      AND k.constraint_type = 'PRIMARY KEY'
 WHERE c.database_name = current_database() AND NOT c.internal AND {condition} ORDER BY c.table_name, c.column_index
 """
-_MARIADB: Final = """
+_MYSQL: Final = """
 SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type <> 'VIEW'
 FROM information_schema.columns c
 JOIN information_schema.tables t ON t.table_name = c.table_name AND BINARY t.table_name = c.table_name
@@ -97,9 +97,12 @@ _ALL: Final = {
     "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
     "sqlite": (_SQLITE, "m.type = 'table'"),
     "duckdb": (_DUCKDB, "c.schema_name = current_schema() AND t.table_oid IS NOT NULL"),
-    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_schema = database() "
-                "AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"),
-}
+    **dict.fromkeys(
+        ("mariadb", "mysql"),
+        (_MYSQL, "c.table_schema = database() AND t.table_schema = database() "
+         "AND t.table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')"),
+    ),
+}  # fmt: skip
 
 
 def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
@@ -111,17 +114,17 @@ def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
 
 def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     """One table or view; ``None`` if there is none."""
-    mark = connection.dialect.placeholder
+    mark, system = connection.dialect.placeholder, connection.dialect.system
     values: list[Any] = [table.name, *([table.schema] * 2 if table.schema else [])]
     schema = mark if table.schema else None
     condition = {
         "postgresql": f"c.relname = {mark} AND " + (f"n.nspname = {mark}" if schema else "pg_table_is_visible(c.oid)"),
         "sqlite": f"m.name = {mark} COLLATE NOCASE",
         "duckdb": f"c.table_name = {mark} AND c.schema_name = {schema or 'current_schema()'}",
-        "mariadb": f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'} AND t.table_schema = "
-        f"{schema or 'database()'}",
-    }[connection.dialect.system]
-    statement, _ = _ALL[connection.dialect.system]
+    }.get(system) or (
+        f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'} AND t.table_schema = {schema or 'database()'}"
+    )
+    statement, _ = _ALL[system]
     tables = _by_table(connection.rows(statement.format(condition=condition), values[: condition.count(mark)]), table.schema)
     return tables.get(table.name) or next(iter(tables.values()), None)  # a server may have names that differ in case
 

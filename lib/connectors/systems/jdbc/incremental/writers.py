@@ -107,6 +107,8 @@ _REPLICA: Final = {
     "OR EXISTS (SELECT FROM source JOIN pg_class USING (oid) WHERE relkind = 'f')",
     "mariadb": "SELECT EXISTS (SELECT 1 FROM information_schema.processlist WHERE command IN ('Slave_SQL', 'Slave_worker')) OR "
     "EXISTS (SELECT 1 FROM information_schema.global_status WHERE variable_name = 'wsrep_cluster_size' AND variable_value > 1)",
+    "mysql": "SELECT EXISTS (SELECT 1 FROM performance_schema.replication_applier_status WHERE service_state = 'ON') OR "
+    "(SELECT count(*) FROM performance_schema.replication_group_members) > 1",
 }
 
 
@@ -116,7 +118,14 @@ def refuse_replica(connection: Connection, oids: Sequence[int], way_out: str) ->
     These are numbers of tables and views.
     """
     system = connection.dialect.system
-    if system in _REPLICA and connection.rows(_REPLICA[system], [list(oids)] if system == "postgresql" else [])[0][0]:
+    try:
+        found = connection.rows(_REPLICA[system], [list(oids)] if system == "postgresql" else []) if system in _REPLICA else ()
+    except Fatal as refused:
+        if _NO_SELECT not in refused.message:
+            raise
+        text = f"may not see whether the server is a replica; GRANT SELECT ON performance_schema.* TO that user, or {way_out}."
+        raise Misconfigured(NAME, [Problem("user", text)]) from None
+    if found and found[0][0]:
         text = (
             "is that of a replica, or leads to a table that another server fills: it does not show who writes there, and rows "
             "that commit late would be missed."
@@ -207,9 +216,12 @@ _TRANSACTIONS: Final = (
     "SELECT '{look}', CAST(trx_id AS CHAR), trx_mysql_thread_id, trx_mysql_thread_id = CONNECTION_ID(), trx_query "
     "FROM information_schema.innodb_trx"
 )
+_NO_NUMBER: Final = 1 << 48
+"""Above it MySQL has the numbers of transactions without a row yet: they get another one."""
 _CACHE_SECONDS: Final = 0.11
 _LOOK_SECONDS: Final = 30.0
 _DENIED: Final = "1227"
+_NO_SELECT: Final = "1142"
 
 
 @dataclass(frozen=True)
@@ -237,7 +249,7 @@ def writers(connection: Connection, oid: int | None) -> Writers:
 
     Databases with one writer have none. Raises :class:`Misconfigured` if the user may not see the transactions of others.
     """
-    writers_of = {"postgresql": _lock_holders, "mariadb": _sessions}.get(connection.dialect.system)
+    writers_of = {"postgresql": _lock_holders, "mariadb": _sessions, "mysql": _sessions}.get(connection.dialect.system)
     return writers_of(connection, oid) if writers_of else Writers()
 
 
@@ -255,7 +267,8 @@ def _sessions(connection: Connection, oid: int | None) -> Writers:
         transactions = _transactions(connection)
     finally:
         connection.rollback()
-    numbered = {session: f"transaction {number}" for number, session in transactions if number != "0" and session}
+    numbers = {session: number for number, session in transactions if session and 0 < int(number) < _NO_NUMBER}
+    numbered = {session: f"transaction {number}" for session, number in numbers.items()}
     detached = frozenset(f"transaction {number}" for number, session in transactions if not session)
     sessions = {session: f"session {session}" for session in busy | {session for _, session in transactions if session}}
     names = frozenset({**sessions, **numbered}.values()) | detached
@@ -276,7 +289,7 @@ def _transactions(connection: Connection) -> list[tuple[str, int]]:
         if any(own and look in (query or "") for *_, own, query in rows):
             return [(str(number), int(session)) for _, number, session, own, _ in rows if not own]
         if machine.monotonic() > until:
-            raise Transient("MariaDB's list of transactions is not fresh: others read it all the time", connector=NAME)
+            raise Transient("the server's list of transactions is not fresh: others read it all the time", connector=NAME)
         machine.sleep(_CACHE_SECONDS)
 
 

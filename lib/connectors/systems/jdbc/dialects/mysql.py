@@ -1,0 +1,53 @@
+"""MySQL, by PyMySQL: as MariaDB, without what only MariaDB has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from ....ground.state import digest
+from ..connection import Connection
+from ..statement import BoundStatement, Statement
+from .base import Dialect
+from .mariadb import MariaDb
+
+_LONGEST_LOCK = 64
+
+
+class MySql(MariaDb):
+    """MySQL 8.0 and later; a server of MariaDB is refused.
+
+    It prepares transactions by XA, and the server lists them for all databases together, to a user with the privilege
+    XA_RECOVER_ADMIN. A session that writes ends when it is idle for too long.
+    """
+
+    name = system = "mysql"
+    is_mysql = True
+    ssl_modes = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", *MariaDb.ssl_modes)
+    identifier = "VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs"  # to the others a blank at the end is nothing
+    session_settings = ("information_schema_stats_expiry = 0",)  # else what it tells of a table may be a day old
+    plan_rows = 9
+    rows_at_once = Dialect.rows_at_once
+    quoted = MariaDb.quoted.replace("(?!M?!)", "(?!!)")
+    settle = Dialect.settle
+    drop_stage = Dialect.drop_stage
+
+    def limit_transaction(self) -> tuple[str, ...]:
+        return (f"SET wait_timeout = {round(self.idle_seconds)}",)
+
+    def bind(
+        self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
+    ) -> BoundStatement:
+        super().bind(connection, statement, values)  # the server says what is wrong with it
+        return Dialect.bind(self, connection, statement, values)
+
+    def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
+        """As in the base class, one by one: of several PyMySQL makes one INSERT."""
+        for row in connection.rows(select):
+            connection.execute(text, row[:count])
+
+    def _lock(self, name: str) -> str:
+        """As in the base class; the server refuses a longer one."""
+        lock = super()._lock(name)
+        return lock if len(lock) <= _LONGEST_LOCK else digest(lock, length=_LONGEST_LOCK)
