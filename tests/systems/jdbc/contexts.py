@@ -17,7 +17,7 @@ from connectors.ground.state import digest
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
 from connectors.testing import SinkContext
-from connectors.testing.servers import MariaDbServer, PostgresServer
+from connectors.testing.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.servers import optional, required
 
 
@@ -107,6 +107,14 @@ class MariaDbContext(DatabaseContext):
         return {"url": server.jdbc, "user": server.user, "password": server.password}
 
 
+class MySqlContext(DatabaseContext):
+    own_schema = "CREATE DATABASE {0}"
+
+    def address(self) -> dict[str, str]:
+        server = optional(MySqlServer)
+        return {"url": server.jdbc, "user": server.user, "password": server.password}
+
+
 class Preparing(DatabaseContext):
     """Tasks prepare, the driver commits."""
 
@@ -134,6 +142,10 @@ class PreparedContext(Preparing, PostgresContext):
 
 
 class PreparedMariaDbContext(Preparing, MariaDbContext):
+    pass
+
+
+class PreparedMySqlContext(Preparing, MySqlContext):
     pass
 
 
@@ -181,6 +193,10 @@ class MariaDbTotals(Totals, MariaDbContext):
     alias = ""
 
 
+class MySqlTotals(MariaDbTotals):
+    address = MySqlContext.address
+
+
 class Routed(DatabaseContext):
     """Three tables, by the remainder of the number; the first batch with a row of one makes it."""
 
@@ -223,6 +239,10 @@ class DuckDbRouted(Routed, DuckDbContext):
 
 
 class MariaDbRouted(Routed, MariaDbContext):
+    pass
+
+
+class MySqlRouted(Routed, MySqlContext):
     pass
 
 

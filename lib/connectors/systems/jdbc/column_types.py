@@ -1,7 +1,7 @@
 """Types of Spark's columns in databases, and back, by way of Arrow.
 
 =====================  ==================  ===============  ================  ===============
-Spark (Arrow)          postgresql          sqlite           duckdb            mariadb
+Spark (Arrow)          postgresql          sqlite           duckdb            mysql, mariadb
 =====================  ==================  ===============  ================  ===============
 boolean                boolean             BOOLEAN (0, 1)   BOOLEAN           BOOL
 byte, short            smallint            SMALLINT         SMALLINT          SMALLINT

@@ -4,10 +4,11 @@
 postgresql  ADBC: binary COPY, decoded in C                     blocks of 4 MB or fetchsize
 duckdb      its own Arrow                                       blocks of fetchsize rows
 sqlite      ``sqlite3``, column by column                       the same
-mariadb     PyMySQL with a cursor on the server's side, alike   the same
+mysql       PyMySQL with a cursor on the server's side, alike   the same
 ==========  ==================================================  ==========================
 
-ADBC's driver for SQLite is not used: it takes the types from the first rows, so a column that begins with nulls fails.
+MariaDB is read as MySQL. ADBC's driver for SQLite is not used: it takes the types from the first rows, so a column that begins
+with nulls fails.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ _LONGEST_NAME: Final = 190
 
 
 class JdbcSink(FrameSink):
-    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
+    """Writes rows into a table of PostgreSQL, MySQL, MariaDB, SQLite, DuckDB, or a database that :func:`register_dialect` adds.
 
     With a lower ``guarantee``, tasks write directly into the table, in transactions of ``batch.maxRecords`` or
     ``batch.maxTime``, and ``orderColumn`` also compares rows with the table, which must have the column. The server ends a
@@ -87,7 +87,8 @@ class JdbcSink(FrameSink):
       rows in one transaction. For any database and any rows;
     * ``prepared``: the rows of one task after those of another; a part of the batch for as long as a driver is dead. Tasks load
       the table in transactions that they prepare. Once the driver has decided the batch, it commits one right after the other.
-      Faster. For inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target.
+      Faster. For inserts into PostgreSQL, and by XA into MySQL and MariaDB; the table ``connectors_prepared`` is beside the
+      target.
     """
 
     name = "jdbc"
@@ -159,7 +160,7 @@ class JdbcSink(FrameSink):
     conditions = (
         "the ledger is a table beside the target; a batch appears at once, with commit=prepared part by part; "
         "a statement of your own changes only tables with transactions; "
-        "PostgreSQL, SQLite, DuckDB, MariaDB"
+        "PostgreSQL, MySQL, MariaDB, SQLite, DuckDB"
     )
     rejects_rows = True
     replaces = True
@@ -332,7 +333,8 @@ def _check_commit(values: Values) -> Iterator[Problem]:
     if values["operation"] == "update" and values["onNewQuery"] == "replace":
         yield Problem("operation", "update only changes rows that are there, and onNewQuery=replace leaves none; take upsert.")
     if values["commit"] == "prepared" and _dialect_kind(values).one_writer:
-        yield Problem("commit", "prepared is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
+        text = "prepared is there for PostgreSQL, MySQL and MariaDB: a file has one writer at a time; take batch."
+        yield Problem("commit", text)
 
 
 def _check_errors(values: Values) -> Iterator[Problem]:

@@ -209,7 +209,7 @@ class Predicates(Option):
 
 
 class JdbcSource(Source):
-    """The rows of a table or a query of PostgreSQL, SQLite, DuckDB or MariaDB.
+    """The rows of a table or a query of PostgreSQL, MySQL, MariaDB, SQLite or DuckDB.
 
     By default ``numPartitions`` keeps each partition below ``maxSplitMemorySize``, by the database's estimate of the size;
     without a ``partitionColumn`` it is 1. With ``predicates`` each condition of yours is a partition. ``.schema(…)`` may leave
@@ -225,8 +225,8 @@ class JdbcSource(Source):
 
     name = "jdbc"
     conditions = (
-        "as a stream: incremental or tables; rows are not changed behind the position; by id on MariaDB, the privilege PROCESS "
-        "or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any transaction"
+        "as a stream: incremental or tables; rows are not changed behind the position; by id on MySQL and MariaDB, the "
+        "privilege PROCESS or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any transaction"
     )
     options = (
         Options(

@@ -215,7 +215,7 @@ class MySqlServer(Server):
             make = [*base, "--initialize-insecure", *([f"--user={user}"] if user else [])]
             run_step(make, "mysqld cannot make its folder")
         statements = ["CREATE DATABASE IF NOT EXISTS test;", f"CREATE USER IF NOT EXISTS app@'{HOST}' IDENTIFIED BY 'app';"]
-        statements += [f"GRANT ALL ON *.* TO app@'{HOST}';"]
+        statements += [f"GRANT ALL ON *.* TO app@'{HOST}' WITH GRANT OPTION;"]
         init.write_text("\n".join(statements))
         address = [f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s.sock", "--mysqlx=OFF"]
         files = [f"--pid-file={self.folder}/pid", f"--init-file={init}"]

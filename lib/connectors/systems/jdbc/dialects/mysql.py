@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from ....ground.errors import Fatal
 from ....ground.state import digest
 from ..connection import Connection
 from ..statement import BoundStatement, Statement
@@ -23,6 +24,7 @@ class MySql(MariaDb):
     """
 
     name = system = "mysql"
+    packages = {"pymysql": "pymysql[rsa]>=1.2"}  # noqa: RUF012 - rsa for its usual logins without TLS
     is_mysql = True
     ssl_modes = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", *MariaDb.ssl_modes)
     identifier = "VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs"  # to the others a blank at the end is nothing
@@ -30,6 +32,7 @@ class MySql(MariaDb):
     plan_rows = 9
     rows_at_once = Dialect.rows_at_once
     quoted = MariaDb.quoted.replace("(?!M?!)", "(?!!)")
+    prepared_needs = "the privilege XA_RECOVER_ADMIN: GRANT XA_RECOVER_ADMIN ON *.* TO that user"
     settle = Dialect.settle
     drop_stage = Dialect.drop_stage
 
@@ -46,6 +49,13 @@ class MySql(MariaDb):
         """As in the base class, one by one: of several PyMySQL makes one INSERT."""
         for row in connection.rows(select):
             connection.execute(text, row[:count])
+
+    def most_prepared(self, connection: Connection) -> int:
+        try:
+            connection.rows("XA RECOVER")
+        except Fatal:  # whose words name no privilege
+            return 0
+        return super().most_prepared(connection)
 
     def _lock(self, name: str) -> str:
         """As in the base class; the server refuses a longer one."""

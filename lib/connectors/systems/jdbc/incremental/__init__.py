@@ -37,13 +37,13 @@ times come from clocks that agree with the server's up to ``timestampDelay``. An
 new versions of its newest rows. Views and queries do not tell which transaction wrote a row: by times only ``timestampDelay``
 protects them.
 
-**MariaDB** also commits ids out of order. For a user with the privilege PROCESS it lists open transactions too, so the stream
-looks for missing ids in the same way; the ids must come from AUTO_INCREMENT, and those of a sequence are refused. MariaDB does
-not tell which transaction wrote a row: by times, the stream may miss a row whose transaction lasts longer than
-``timestampDelay``.
+**MySQL and MariaDB** also commit ids out of order. For a user with the privilege PROCESS they list open transactions too, so
+the stream looks for missing ids in the same way; the ids must come from AUTO_INCREMENT, and those of a sequence are refused.
+MySQL tells whether it is a replica to a user who may read ``performance_schema``. Neither tells which transaction wrote a row:
+by times, the stream may miss a row whose transaction lasts longer than ``timestampDelay``.
 
 **Replicas** do not show the transactions of their primary, so a stream refuses a standby of PostgreSQL, tables that a
-subscription fills, foreign tables, a replica of MariaDB and a node of a Galera cluster. By ids it reads them with
+subscription fills, foreign tables, a replica of MySQL or MariaDB and a node of their clusters. By ids it reads them with
 ``singleWriter``, and PostgreSQL's by times with a ``timestampDelay`` that is longer than any transaction and than the delay of
 the replica.
 

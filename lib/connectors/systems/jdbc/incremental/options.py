@@ -86,7 +86,7 @@ INCREMENTAL: Final = Options(
     ),
     singleWriter=Flag(
         False, excludes=f"incremental={TIMESTAMP}|{BOTH}|{BULK}: it says that ids become visible in their order",
-        meaning="ids become visible in their order, so MariaDB needs no privilege PROCESS",
+        meaning="ids become visible in their order, so MySQL and MariaDB need no privilege PROCESS",
     ),
     tables=Tables(None, meaning="one stream of many tables: their names, or an expression that a whole name matches"),
     onTypeChange=Choice(
