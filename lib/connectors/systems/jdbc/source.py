@@ -226,7 +226,8 @@ class JdbcSource(Source):
     name = "jdbc"
     conditions = (
         "as a stream: incremental or tables; rows are not changed behind the position; by id on MySQL and MariaDB, the "
-        "privilege PROCESS or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any transaction"
+        "privilege PROCESS or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any "
+        "transaction"
     )
     options = (
         Options(
