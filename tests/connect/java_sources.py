@@ -23,6 +23,7 @@ FILES: Final = "org.apache.kafka:connect-file:4.3.1"
 DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
 DEBEZIUM_JDBC: Final = "io.debezium:debezium-connector-jdbc:3.5.0.Final"
 DEBEZIUM_MARIADB: Final = "io.debezium:debezium-connector-mariadb:3.5.0.Final"
+DEBEZIUM_MYSQL: Final = "io.debezium:debezium-connector-mysql:3.6.1.Final"
 CAMEL_SQS: Final = "org.apache.camel.kafkaconnector:camel-kafka-connector:0.11.0,org.apache.camel:camel-aws2-sqs:3.11.1"
 FILE_SOURCE: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
@@ -61,6 +62,17 @@ def mariadb_properties(port: int, database: str, server_id: int, history: Path) 
         "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
         "schema.history.internal.file.filename": str(history),
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    }
+
+
+def mysql_properties(port: int, database: str, server_id: int, history: Path) -> dict[str, str]:
+    """Debezium on a MySQL server of the test kit."""
+    return {
+        **mariadb_properties(port, database, server_id, history),
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+        "name": f"mysql_{database}",
+        "topic.prefix": "mysql",
+        "database.ssl.mode": "disabled",
     }
 
 

@@ -1,4 +1,4 @@
-"""The workload on MariaDB: its types, its SQL, and Debezium's connector for it."""
+"""The workload on MariaDB and MySQL: their types, their SQL, and Debezium's connector for each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import ER
 
-from connectors.testing.servers import MariaDbServer
-from tests.connect.java_sources import DEBEZIUM_MARIADB, mariadb_properties
+from tests.connect.java_sources import DEBEZIUM_MARIADB, DEBEZIUM_MYSQL, mariadb_properties, mysql_properties
 from tests.systems.cdc import values as v
 from tests.systems.cdc.alterations import Alterations
 from tests.systems.cdc.compare import Copy
@@ -32,6 +31,7 @@ _EXPECTED: Final = (
     ER.BAD_NULL_ERROR,
     ER.TABLE_DEF_CHANGED,
     ER.WRONG_VALUE_COUNT_ON_ROW,
+    ER.BLOB_CANT_HAVE_DEFAULT,
 )
 _WAITS: Final = """
 SELECT (SELECT count(*) FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT')
@@ -85,10 +85,14 @@ _WITHOUT_DEFAULT: Final = ("body", "ratio", "data")
 _ITEMS: Final = {"note": TEXT, "body": TEXT, "n": INT, "price": PRICE, "moment": TIMESTAMP}
 
 
-def _tables() -> dict[str, Table]:
+def _tables(untold: Collection[Kind] = ()) -> dict[str, Table]:
+    """The tables; columns of the kinds ``untold`` have no default."""
     large = {"name": 0.0, "note": 0.0, "body": 0.3}
     orders, items = (
-        [Column(name, kind, True, name not in without, True, large.get(name, 0.05)) for name, kind in kinds.items()]
+        [
+            Column(name, kind, True, name not in without and kind not in untold, True, large.get(name, 0.05))
+            for name, kind in kinds.items()
+        ]
         for kinds, without in ((_ORDERS, _WITHOUT_DEFAULT), (_ITEMS, ("body", "n", "price", "moment")))
     )
     return {
@@ -156,13 +160,17 @@ class MariaDbWorkload(Workload):
     """A workload on MariaDB. The history of its tables' definitions lies beside the statements."""
 
     package = DEBEZIUM_MARIADB
+    properties = staticmethod(mariadb_properties)
     topic_prefix = "maria"
     expected = (ExpectedError,)
+    alterations_of: type[MariaDbAlterations] = MariaDbAlterations
+    without_default: Collection[Kind] = ()
 
-    def __init__(self, server: MariaDbServer, folder: Path, seed: int, switches: Collection[str] = DEFAULT) -> None:
+    def __init__(self, server: Any, folder: Path, seed: int, switches: Collection[str] = DEFAULT) -> None:
         self.server, self.server_id = server, next(_SERVER_IDS)
-        statements = MariaDbStatements(_tables(), random.Random(f"workload {seed}"), frozenset(switches))
-        super().__init__(folder, seed, switches, statements, MariaDbAlterations(statements))
+        tables = _tables(self.without_default)
+        statements = MariaDbStatements(tables, random.Random(f"workload {seed}"), frozenset(switches))
+        super().__init__(folder, seed, switches, statements, self.alterations_of(statements))
 
     def connect(self, database: str | None = None) -> Any:
         return pymysql.connect(
@@ -193,7 +201,7 @@ class MariaDbWorkload(Workload):
 
     def config(self, chance: random.Random, **more: str) -> dict[str, str]:
         return {
-            **mariadb_properties(self.server.port, self.name, self.server_id, self.folder / "history.dat"),
+            **self.properties(self.server.port, self.name, self.server_id, self.folder / "history.dat"),
             "name": self.name,
             "topic.prefix": self.topic_prefix,
             "table.include.list": ",".join(self._full_name(name) for name in (*self.tables, SIGNALS)),
@@ -237,3 +245,20 @@ class MariaDbWorkload(Workload):
 
     def _full_name(self, table: str) -> str:
         return f"{self.name}.{table}"
+
+
+class MySqlAlterations(MariaDbAlterations):
+    """ALTER TABLE as MySQL has it: texts, documents and bytes have no literal default."""
+
+    added_kinds = (INT, PRICE, EXACT, DATE, DATETIME, BOOLEAN, BIT, DOUBLE)
+    plain_kinds = (INT, BOOLEAN, DOUBLE)
+
+
+class MySqlWorkload(MariaDbWorkload):
+    """The workload on MySQL."""
+
+    package = DEBEZIUM_MYSQL
+    properties = staticmethod(mysql_properties)
+    topic_prefix = "mysql"
+    alterations_of = MySqlAlterations
+    without_default = (TEXT, JSON, BLOB)

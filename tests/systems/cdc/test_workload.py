@@ -16,10 +16,10 @@ import pytest
 
 from connectors import connect
 from connectors.testing.environments import CLUSTER
-from connectors.testing.servers import MariaDbServer, PostgresServer
+from connectors.testing.servers import MariaDbServer, MySqlServer, PostgresServer
 from tests.servers import optional, required
 from tests.systems.cdc.kills import jvm, planner_at_a_point, task
-from tests.systems.cdc.mariadb import MariaDbWorkload
+from tests.systems.cdc.mariadb import MariaDbWorkload, MySqlWorkload
 from tests.systems.cdc.rounds import Rounds
 from tests.systems.cdc.switches import ALTERATIONS, SNAPSHOTS, environment_switches
 from tests.systems.cdc.workload import PostgresWorkload, Workload
@@ -108,6 +108,16 @@ def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFix
 def test_many_rounds_of_mariadb(tmp_path: Path, without: frozenset[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Debezium notes the columns that a snapshot has seen for the binary log before it, too: both at once is not promised."""
     workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches() - without)
+    with rounds_of(workload, tmp_path) as rounds:
+        rounds.run(min(30, ROUNDS))
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("without", [SNAPSHOTS, ALTERATIONS], ids=["without snapshots", "without new columns"])
+def test_many_rounds_of_mysql(tmp_path: Path, without: frozenset[str], capsys: pytest.CaptureFixture[str]) -> None:
+    workload = MySqlWorkload(optional(MySqlServer), tmp_path, SEED, environment_switches() - without)
     with rounds_of(workload, tmp_path) as rounds:
         rounds.run(min(30, ROUNDS))
     with capsys.disabled():
