@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from connectors.core import Misconfigured
+from connectors.systems.delta.database_table import reader_options
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.dialects import MySql, parse
 from connectors.systems.jdbc.incremental.writers import refuse_replica, writers
@@ -94,6 +95,12 @@ def test_the_words_of_its_own_driver_say_how_tls_is_checked(given: str, mode: st
     assert MySql(parse("jdbc:mysql://host/db?sslMode=PREFERRED"), 1.0)._tls() is None
     with pytest.raises(ValueError, match="sslmode=perhaps, which must be one of DISABLED"):
         parse("jdbc:mysql://host/db?sslMode=perhaps")
+
+
+@pytest.mark.parametrize("kind", ["mysql", "mariadb"])
+def test_the_connector_of_a_log_tells_how_its_tables_are_read(kind: str) -> None:
+    properties = {"connector.class": f"io.debezium.connector.{kind}.Connector", "database.hostname": "db"}
+    assert reader_options(properties)["url"] == f"{kind}://db/"
 
 
 def test_a_lock_has_at_most_64_letters_and_each_sink_its_own() -> None:

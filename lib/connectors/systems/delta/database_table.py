@@ -97,7 +97,8 @@ def reader_options(database: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ``connectors.jdbc`` that reach ``database``: these, or the properties of a Debezium connector."""
     if "database.hostname" not in database:
         return dict(database)
-    scheme = "postgresql" if ".postgresql." in database.get("connector.class", "") else "mysql"
+    kind = database.get("connector.class", "")
+    scheme = next((name for name in ("postgresql", "mariadb") if f".{name}." in kind), "mysql")
     host, name = database["database.hostname"], database.get("database.dbname", "")
     port = f":{database['database.port']}" if "database.port" in database else ""
     user = {name: database[f"database.{name}"] for name in ("user", "password") if f"database.{name}" in database}

@@ -147,6 +147,8 @@ MYSQL_SETTINGS: Final = {
     **MARIADB_SETTINGS,
     "default-authentication-plugin": "mysql_native_password",
     "skip-ssl": "1",
+    "gtid-mode": "ON",
+    "enforce-gtid-consistency": "ON",
 }
 
 
