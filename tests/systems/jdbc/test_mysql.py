@@ -25,7 +25,7 @@ from .test_suites import FewerKills
 
 ONLY_MARIADB = (
     "bad_rows and (dead_letters or upsert or each_table)",  # CHECK came with MySQL 8.0.16
-    "nopad", "sequence", "Aria", "tables_of_mariadb_may_differ", "number_of_partitions_follows",
+    "nopad", "sequence", "without_transactions", "tables_of_mariadb_may_differ", "number_of_partitions_follows",
     "test_a_task_may_wait_for_its_query", "whose_last_statement_got_lost",
 )  # fmt: skip
 
