@@ -126,3 +126,22 @@ def test_each_state_of_each_record_is_read_once(name: str, tmp_path: Path, monke
 
 def records_of_all(declared: Mapping[str, Any], exchanges: list[Any]) -> list[Any]:
     return records(declared.get("records"), exchanges, {request(each["request"]) for each in exchanges})
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_workers_of_spark_reach_a_recording_and_columns_follow_from_its_records(spark: Any, tmp_path: Path) -> None:
+    config = json.loads((APIS / "github.json").read_text())
+    config["auth"]["token"] = TOKEN  # the environment of the workers is older than this test
+    with RecordedApi(RECORDINGS / "github.json") as api:
+        options = Played(tmp_path, config, api.url, "issues", []).options()
+        for _ in range(3):
+            issues = spark.readStream.format("connectors.http").options(**options).load()
+            writer = issues.select("number", "user.login", "updated_at").writeStream.format("parquet")
+            writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+            writer.start(str(tmp_path / "out")).awaitTermination()
+        assert api.missing == []
+    rows = spark.read.parquet(str(tmp_path / "out")).orderBy("number", "updated_at").collect()
+    assert [(row["number"], row["login"]) for row in rows] == [
+        (1, "octocat"), (1, "octocat"), (2, "monalisa"), (4, "octocat"), (5, "ghost"),
+    ]  # fmt: skip
