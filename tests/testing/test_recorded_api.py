@@ -18,6 +18,7 @@ from connectors.systems.http import HttpSource
 from connectors.testing.servers import ApiService, RecordedApi
 from connectors.testing.servers.api_service import CLIENT
 from connectors.testing.servers.base import request_json
+from connectors.testing.servers.exchanges import masked
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen, certificates
 from tests.systems.http.contexts import resource
 
@@ -149,6 +150,31 @@ def test_an_unknown_request_is_told_with_the_nearest_ones(tmp_path: Path) -> Non
         assert answer["error"] == "no answer is recorded for GET /orders?page=2"
         assert answer["nearest"][0] == "GET /orders?page=1"
         assert api.missing == ["GET /orders?page=2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        *((name, True) for name in ("token", "refresh_token", "sessionToken", "X-Amz-Security-Token", "apiKey", "private_key")),
+        *((name, True) for name in ("password", "client_secret", "signature", "Authorization", "Cookie")),
+        *((name, False) for name in ("nextPageToken", "X-Next-Page-Token", "pagination_token", "$skiptoken", "syncToken")),
+        *((name, False) for name in ("key", "sources", "headers", "id")),
+    ],
+)
+def test_a_field_is_secret_by_its_name_and_the_token_of_a_page_is_none(name: str, is_secret: bool) -> None:
+    assert masked({name: "v", "n": None}) == {name: "***" if is_secret else "v", "n": None}
+    assert masked(f"/a?{name}=v&b=1") == f"/a?{name}={'***' if is_secret or name == 'key' else 'v'}&b=1"
+
+
+def test_each_spelling_of_the_address_of_the_api_becomes_that_of_the_recorder(tmp_path: Path) -> None:
+    with FaultProxy("") as upstream:
+        host = upstream.url.partition("//")[2]
+        text = rf'{{"a": "http:\/\/{host}\/a", "b": "https://{host}/b", "c": "see http://{host}.", "d": "http://{host}.x/"}}'
+        upstream.rule = lambda seen, _: Reply(200, text.encode(), {"Location": f"http://{host}/c"})
+        with RecordedApi(tmp_path / "api.json", upstream.url) as api, urllib.request.urlopen(f"{api.url}/x") as answer:
+            url, location, got = api.url, answer.headers["Location"], json.load(answer)
+    assert (location, got) == (f"{url}/c", {"a": f"{url}/a", "b": f"{url}/b", "c": f"see {url}.", "d": f"http://{host}.x/"})
+    assert (tmp_path / "api.json").read_text().count("{api}") == 4
 
 
 def test_an_api_that_speaks_tls_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

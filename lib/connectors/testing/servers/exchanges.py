@@ -17,7 +17,9 @@ _MASK: Final = "***"
 _LOGIN: Final = re.compile(r"authorization|cookie|signature", re.IGNORECASE)
 _KEY: Final = re.compile(r"(^|[_-])(key|sig)$", re.IGNORECASE)
 _PLAIN: Final = re.compile(
-    r"^(config|headers|options|pipelines|sources)$|(page|next|prev|cursor|contin|sync|delta|scroll)\w*token", re.IGNORECASE
+    r"^(config|headers|options|pipelines|sources)$"
+    r"|(page|pagin|next|prev|cursor|contin|resum|start|offset|sync|delta|scroll|skip)[\w.-]*token",
+    re.IGNORECASE,
 )
 """Names that are secret for an option and not in an answer: words like any other, and the tokens of pages."""
 _PARAMETER: Final = re.compile(r"(?<![^?&;\s])([\w.%\[\]-]+)=([^&;\s\"'<>]+)")

@@ -6,6 +6,7 @@ The file is a list of exchanges. ``{api}`` stands for the API's address, and a J
       "response": {"status": 200, "headers": {}, "body": {"rows": [{"id": 7}], "next": "{api}/orders?page=2"}}}]
 
 A recording has no headers of requests, no ``Set-Cookie``, and no value of a field or parameter that is named as secrets are.
+What another host answers, to which an answer links, is not recorded.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class RecordedApi(FaultProxy):
         self._file, self._lock, self._counts = Path(file), threading.Lock(), Counter[str]()
         self._exchanges: list[Any] = [] if upstream else json.loads(self._file.read_text())
         self._secrets: set[str] = set()
-        self._upstream = re.compile(rf"https?://{re.escape(urlsplit(upstream).netloc)}(?![\w.:-])")
+        host = re.escape(urlsplit(upstream).netloc)
+        self._upstream = re.compile(rf"https?://{host}(:80|:443)?(?![\w:-]|\.\w)", re.IGNORECASE)
         self.rule = self._record if upstream else self._replay
 
     def _replay(self, seen: Seen, _: object) -> Reply:
