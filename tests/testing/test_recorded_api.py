@@ -114,7 +114,7 @@ def test_no_credential_is_in_the_file(tmp_path: Path) -> None:
     body = first["response"]["body"]
     assert (body["nextPageToken"], body["key"], body["options"]) == ("t2", "ISSUE-1", "red")
     assert "next_page_token=t2" in body["file"]
-    assert first["response"]["headers"]["X-Rate"] == "7"
+    assert first["response"]["headers"] == {"Content-Type": "application/json", "X-Auth-Token": "***", "X-Rate": "7"}
     with RecordedApi(file) as api:
         assert request_json(f"{api.url}/a?key=other&page=1", {"n": 1, "token": "other"}, "POST")["key"] == "ISSUE-1"
         assert api.missing == []
