@@ -51,7 +51,8 @@ def test_rules_of_several_tables_are_the_checks_of_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "text"),
     [
-        ('[{"not_null": "id"}]', 'the file .* cannot be read.*Give rules by table as JSON'),
+        ("rules/missing.json", 'the file .* cannot be read.*Give rules by table as JSON'),
+        ('[{"not_null": "id"}]', "must be an object with a list of rules for each table"),
         ('{"orders": {"not_null": "id"}}', "must be an object with a list of rules for each table"),
         ('{"orders": [{"not_nul": "id"}], "*": [1]}', r'orders: rule 1, .*"not_nul" is no rule(.|\n)*\*: rule 1, 1: must be'),
         ('{"orders": []}', "checks +orders: is empty"),

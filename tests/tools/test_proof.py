@@ -85,6 +85,11 @@ def test_the_users_options_reach_the_notebook_and_win_over_those_of_the_proof(tm
     assert names == ["topic prove_1_in", f"table {tmp_path}/tables/prove_1_out", f"table {tmp_path}/tables/prove_1_ref"]
 
 
+def test_a_file_of_options_is_found_beside_the_notebook(tmp_path: Path) -> None:
+    proven = subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093", options="apis/github.json")
+    assert json.loads(proven.parameters("ref")["options"])["resource"] == "issues"
+
+
 def test_batches_are_bounded_but_for_the_undisturbed_run(tmp_path: Path) -> None:
     proven = subject("kafka_to_delta", tmp_path, kafka_bootstrap_servers="broker:9093")
     assert json.loads(proven.parameters("out", 70)["options"]) == {"maxOffsetsPerTrigger": "70"}

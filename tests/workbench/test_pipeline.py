@@ -19,9 +19,10 @@ from connectors.core.letter_files import DEAD_LETTERS
 from connectors.ground.errors import Misconfigured
 from connectors.systems.file_stream import FileStreamSource
 from connectors.systems.files import FilesSink
+from connectors.systems.http import HttpSource
 from connectors.testing import demos
 from connectors.testing.demo import Demo, Order
-from connectors.workbench.settings import VOLUMES_VARIABLE
+from connectors.workbench.settings import VOLUMES_VARIABLE, library
 
 from .helpers import pipeline_in
 
@@ -33,6 +34,17 @@ def test_the_parameter_options_says_what_becomes_of_bad_records(tmp_path: Path, 
     options = pipeline_in(tmp_path, options=json.dumps({"errors": errors})).read(LINES)
     assert FileStreamSource.of(options).values["errors"].lower() == errors
     assert ("deadLetterPath" in options) == (errors == "deadletter")
+
+
+def test_the_options_of_a_source_may_be_a_file_beside_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(library().parent / "notebooks" / "pipelines")
+    declared = {"config": "{}", "stateLocation": "log"}
+    options = pipeline_in(tmp_path, "http to delta", options="apis/github.json").read(declared)
+    content = json.loads(Path("apis/github.json").read_text())
+    assert json.loads(options["config"]) == content["config"], "what the file says wins"
+    assert (options["stateLocation"], options["resource"], options["rateLimit"]) == ("log", "issues", 1)
+    monkeypatch.setenv("SECRET_API_TOKEN", "t0ken")
+    assert HttpSource.of(options).values["auth"] == {"type": "bearer", "token": "t0ken"}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +70,7 @@ def test_a_trigger_is_what_spark_takes(tmp_path: Path, trigger: str, expected: d
         ({"target": "orders"}, r'target +must be a table, as catalog.schema.table, or a folder; got "orders"'),
         ({"options": "{"}, r"options +is no JSON"),
         ({"options": "[1]"}, r"options +must be a JSON object"),
+        ({"options": "apis/none.json"}, r"options +is no JSON, nor a file that can be read: No such file"),
         ({"checks": "rules/none.json"}, 'the file "rules/none.json" cannot be read'),
         ({"trigger": "hourly"}, r'trigger +must be availableNow, continuous or an interval.*got "hourly"'),
     ],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from ..ground.errors import Misconfigured, Problem
+from ..ground.parameters import json_text
 from .check import Check
 from .contract import contract, refuse_repeated
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
@@ -31,7 +31,7 @@ def rules(source: str) -> Checks:
     if source.partition("#")[0].endswith((".yaml", ".yml")):
         found = contract(source)
         return Checks(list(dict.fromkeys(found.checks)), unchecked=found.unchecked)
-    listed = _json(source, "[", "a list of rules")
+    listed = _json(source, "a list of rules")
     problems: list[Problem] = []
     if not isinstance(listed, list) or not listed:
         problems.append(Problem("checks", 'must be a list of at least one rule, such as [{"not_null": "id"}]'))
@@ -47,7 +47,7 @@ def rules_by_table(source: str) -> dict[str, Checks]:
     ``{"orders": [{"not_null": "id"}], "*": [{"row_count": {"min": 1}}]}``: ``*`` stands for all tables that have no list.
     Raises :class:`~connectors.ground.errors.Misconfigured` with every problem.
     """
-    tables, problems = _json(source, "{", "rules by table"), list[Problem]()
+    tables, problems = _json(source, "rules by table"), list[Problem]()
     if not isinstance(tables, dict) or not all(isinstance(listed, list) for listed in tables.values()):
         text = 'must be an object with a list of rules for each table, such as {"orders": [{"not_null": "id"}]}'
         raise Misconfigured("quality.rules_by_table", [Problem("checks", text)])
@@ -63,10 +63,9 @@ def rules_by_table(source: str) -> dict[str, Checks]:
     return by_table
 
 
-def _json(source: str, begin: str, what: str) -> Any:
+def _json(source: str, what: str) -> Any:
     try:
-        text = source if source.lstrip().startswith(begin) else Path(source).read_text()
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(json_text(source), object_pairs_hook=_object)
     except OSError as unreadable:
         problem = f'the file "{source}" cannot be read: {unreadable.strerror}. Give {what} as JSON, or its file.'
     except ValueError as wrong:

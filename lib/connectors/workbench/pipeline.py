@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..ground import machine
 from ..ground.errors import Misconfigured, Problem
 from ..ground.options import Duration
+from ..ground.parameters import json_text
 from ..ground.runtime import in_workspace
 from .batch_record import BatchRecord, letter_count, slice_folder
 from .servers import demo
@@ -181,7 +182,7 @@ class Pipeline:
         return End(self._demonstration("service", parameter).address, "")
 
     def read(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """``options`` of the source; the parameter ``options`` overrides them.
+        """``options`` of the source; the parameter ``options``, JSON or a file beside the notebook, overrides them.
 
         Records that cannot be decoded become dead letters, unless ``errors`` says otherwise.
         """
@@ -449,9 +450,11 @@ def _letters(errors: Any, folder: str) -> dict[str, str]:
 
 
 def json_object(parameter: str, text: str) -> dict[str, Any]:
-    """The JSON object that a ``parameter`` was given as. Raises :class:`Misconfigured`, without the text."""
+    """The JSON object that a ``parameter`` was given as, or its file. Raises :class:`Misconfigured`, without the text."""
     try:
-        value = json.loads(text)
+        value = json.loads(json_text(text))
+    except OSError as unreadable:
+        raise _wrong(parameter, f"is no JSON, nor a file that can be read: {unreadable.strerror}.") from None
     except ValueError as wrong:
         raise _wrong(parameter, f"is no JSON: {wrong}.") from None
     if not isinstance(value, dict):

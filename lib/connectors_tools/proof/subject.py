@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from connectors.ground.errors import Misconfigured, Problem
+from connectors.ground.parameters import is_json
 from connectors.storage.location import alternatives, is_local
 from connectors.testing.demos import demo
 from connectors.testing.scratch import SCRATCH, Changes, Order, Scratch, Slots
@@ -53,8 +54,10 @@ class Subject:
     def __init__(self, notebook: Path, parameters: Mapping[str, str], folder: Path, token: str) -> None:
         self.notebook, self.folder, self.token = notebook, folder, token
         self._user = dict(parameters)
-        if (rules := notebook.parent / self._user.get("checks", "")).is_file():
-            self._user["checks"] = str(rules.absolute())
+        for name in ("checks", "options", "target_options"):
+            value = self._user.get(name, "")
+            if not is_json(value) and (file := notebook.parent / value).is_file():
+                self._user[name] = str(file.absolute())
         self._keywords = _pipeline_call(notebook)
         ends = self._pipeline({**self._user, "name": token, "workdir": str(folder / "state")}).ends
         self.source_end, self.target_end = ends["source"], ends["target"]

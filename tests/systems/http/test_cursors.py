@@ -191,6 +191,16 @@ def test_a_lookback_with_too_many_records_is_told(
     assert got + SourceQuery(Numbered(tmp_path, server, **declared("20"))).rest(log) == rows
 
 
+def test_a_look_at_an_api_that_needs_a_position_asks_from_the_start_of_the_cursor(server: Answers, tmp_path: Path) -> None:
+    rows = [{"id": 1, "at": 7}]
+    server.rule = lambda asked: Reply(rows if "since" in asked.query else [], 200 if "since" in asked.query else 422)
+    system = Numbered(tmp_path, server, key="id", cursor={"field": "at", "start": 0}, parameters={"since": "{position}"})
+    query = SourceQuery(system)
+    assert query.source.schema == "`id` bigint, `at` bigint"
+    assert query.rest([]) == rows
+    assert {request.query["since"] for request in server.asked} == {"0", "7"}
+
+
 def test_a_move_back_gives_again_what_the_lookback_remembers(server: Answers, tmp_path: Path) -> None:
     rows = [{"id": number, "at": number} for number in range(1, 31)]
     server.rule = since(rows)

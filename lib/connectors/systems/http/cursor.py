@@ -175,7 +175,7 @@ class HttpCursor(Cursor):
 
     def sample(self) -> list[Any]:
         """Records of the first page, for the columns."""
-        records = self._content(self._top, None, None, None).records
+        records = self._content(self._top, None, None, self._position_of(Sweep())).records
         for resource in self._resource.chain[1:]:
             for parent in records[:_PARENTS]:
                 if children := self._all_of(resource, parent):

@@ -14,6 +14,7 @@ from .kafka_server import KafkaServer
 from .kinesis_server import KinesisServer, KinesisStreams
 from .pubsub_server import PubSubServer
 from .queue_service import QueueService
+from .recorded_api import RecordedApi
 from .schema_registry import SchemaRegistry
 from .spark_servers import ConnectServer
 from .storages import AzuriteServer, GcsServer, HdfsServer, MotoServer
@@ -38,6 +39,7 @@ __all__ = [
     "PostgresServer",
     "PubSubServer",
     "QueueService",
+    "RecordedApi",
     "RedisServer",
     "SchemaRegistry",
     "Server",

@@ -131,7 +131,8 @@ class FaultProxy:
     def _forward(self, seen: Seen, body: bytes) -> Reply:
         """The server's answer; 502 if it gives none."""
         url = urlsplit(self.target)
-        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
+        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+        connection = kind(str(url.hostname), url.port, timeout=60)
         of_connection = ("host", "connection", "content-length")
         headers = {name: value for name, value in seen.headers.items() if name.lower() not in of_connection}
         try:
@@ -170,7 +171,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             if self.command != "HEAD":
                 self.wfile.write(reply.body)
 
-        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = handle_any  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             """Not on the test's output."""
