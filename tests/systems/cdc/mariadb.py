@@ -248,10 +248,13 @@ class MariaDbWorkload(Workload):
 
 
 class MySqlAlterations(MariaDbAlterations):
-    """ALTER TABLE as MySQL has it: texts, documents and bytes have no literal default."""
+    """ALTER TABLE as MySQL has it: texts, documents and bytes have no literal default, and none is not NULL."""
 
     added_kinds = (INT, PRICE, EXACT, DATE, DATETIME, BOOLEAN, BIT, DOUBLE)
     plain_kinds = (INT, BOOLEAN, DOUBLE)
+
+    def alteration(self, table: Table, *actions: str) -> Plan:
+        return super().alteration(table, *(action.replace("DROP DEFAULT", "SET DEFAULT NULL") for action in actions))
 
 
 class MySqlWorkload(MariaDbWorkload):
