@@ -399,6 +399,29 @@ def test_a_task_that_begins_while_the_node_is_away_waits_for_it(tables: Tables, 
     assert stage(sink, Batch("s", "q", 1), rows.schema, 0, iter(rows.to_batches())).rows == 1
 
 
+@pytest.mark.server
+def test_a_table_that_was_made_anew_is_written_by_the_types_that_it_has_now(tables: Tables) -> None:
+    rows = pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([7], pa.int32())})
+    for kind in ("int", "float"):
+        tables.execute(f"drop table if exists {KEYSPACE}.written_anew")
+        tables.execute(f"create table {KEYSPACE}.written_anew (id int primary key, v {kind})")
+        write(tables, "written_anew", rows)
+        assert stored(tables, "written_anew") == [(1, 7)]
+
+
+@pytest.mark.server
+def test_a_field_that_a_type_did_not_have_before_is_written(tables: Tables) -> None:
+    name = tables.make("id int primary key")  # a new name
+    tables.execute(f"create type {KEYSPACE}.u{name} (a int)")
+    table = tables.make(f"id int primary key, v frozen<u{name}>")
+    schema = pa.schema([("id", pa.int32()), ("v", pa.struct([("a", pa.int32())]))])
+    write(tables, table, pa.Table.from_pylist([{"id": 1, "v": {"a": 1}}], schema))
+    tables.execute(f"alter type {KEYSPACE}.u{name} add b text")
+    schema = schema.set(1, pa.field("v", pa.struct([("a", pa.int32()), ("b", pa.string())])))
+    write(tables, table, pa.Table.from_pylist([{"id": 2, "v": {"a": 1, "b": "x"}}], schema))
+    assert stored(tables, table, "id, v.b") == [(1, None), (2, "x")]
+
+
 @pytest.mark.soak
 @pytest.mark.server
 def test_a_table_that_was_dropped_ends_the_write(tables: Tables) -> None:

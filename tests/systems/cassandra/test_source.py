@@ -439,6 +439,17 @@ def test_a_range_goes_on_after_its_last_page_also_where_rows_were_added_and_remo
 
 
 @pytest.mark.server
+def test_a_table_that_was_made_anew_is_read_by_the_types_that_it_has_now(tables: Tables) -> None:
+    for kind, value in (("int", 7), ("float", 7.5)):
+        tables.execute(f"drop table if exists {KEYSPACE}.anew")
+        tables.execute(f"create table {KEYSPACE}.anew (id int primary key, v {kind})")
+        tables.execute(f"insert into {KEYSPACE}.anew (id, v) values (1, {value})")
+        source = source_of(tables, "anew")
+        assert source.schema == f"`id` int, `v` {kind}"
+        assert read(source, pa.schema([("v", {"int": pa.int32(), "float": pa.float32()}[kind])])) == [{"v": value}]
+
+
+@pytest.mark.server
 def test_the_next_page_is_under_way_while_one_is_read(tables: Tables, filled: str) -> None:
     own = source_of(tables, filled, numPartitions="1", fetchSize="100")
     (part,) = Planner(own).whole()

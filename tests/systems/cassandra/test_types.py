@@ -167,6 +167,11 @@ def test_a_value_that_the_asked_type_has_not_is_named(tables: Tables, typed: str
         ("list<timestamp>", "['2026-01-02T03:04:05.678Z']", pa.list_(pa.date32()), [datetime.date(2026, 1, 2)]),
         ("map<text, decimal>", "{'a': 1.5}", pa.map_(pa.string(), pa.decimal128(38, 30)), [("a", Decimal("1.5"))]),
         ("tuple<int, text>", "(1, 'a')", pa.struct([("_2", pa.string()), ("_1", pa.int64())]), {"_2": "a", "_1": 1}),
+        ("double", "1e300", pa.float32(), None),
+        ("double", "-infinity", pa.float32(), float("-inf")),
+        ("map<text, frozen<tuple<int, double>>>", "{'a': (1, 1e300)}",
+         pa.map_(pa.string(), pa.struct([("_1", pa.int32()), ("_2", pa.float32())])), None),
+        ("list<double>", "[1e300]", pa.list_(pa.float32()), None),
         ("blob", "0x6162", pa.string(), "ab"),
         ("blob", "0xff", pa.string(), None),
         ("timestamp", str(2**63 - 1), pa.int64(), 2**63 - 1),
@@ -227,6 +232,15 @@ def test_the_time_to_live_and_of_writing_are_columns_on_request(tables: Tables) 
     assert 900 < rows[1]["v_ttl"] <= 1000
     assert rows[1]["v_writetime"] == datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     assert rows[2]["v_ttl"] is None
+
+
+def test_each_element_of_a_set_has_a_time_of_writing(tables: Tables) -> None:
+    table = tables.make("id int primary key, v set<int>")
+    tables.execute(f"insert into {KEYSPACE}.{table} (id, v) values (1, {{7, 8}}) using timestamp 5000000")
+    source = source_of(tables, table, columns="id", writetimeOf="v")
+    assert source.schema == "`id` int, `v_writetime` array<timestamp>"
+    schema = pa.schema([("v_writetime", pa.list_(pa.timestamp("us", "UTC")))])
+    assert read(source, schema) == [{"v_writetime": [datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)] * 2}]
 
 
 def test_counters_are_read(tables: Tables) -> None:

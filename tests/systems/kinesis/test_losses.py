@@ -11,11 +11,16 @@ from typing import Any
 import pytest
 
 from connectors.core import DataLoss
-from connectors.systems.kinesis.cursor import POOL
+from connectors.core.planning import Planner
+from connectors.core.reading import read_slice
+from connectors.systems.kinesis import KinesisSource
+from connectors.systems.kinesis.aggregates import hash_of
+from connectors.systems.kinesis.cursor import POOL, SCHEMA
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
 from connectors.testing.source_suite import SourceQuery
 from tests.systems.kinesis.contexts import StreamContext
-from tests.systems.kinesis.streams import answered, check_keys, cursor_of, numbers, operation, refusal
+from tests.systems.kinesis.streams import Rows, answered, check_keys, cursor_of, numbers, operation, refusal
+from tests.systems.kinesis.test_packed_records import packed
 
 pytestmark = pytest.mark.server
 
@@ -200,13 +205,12 @@ def test_an_idle_stream_keeps_its_place(system: StreamContext) -> None:
     assert all(position["time"] / 1000 > before - 1 for position in positions)
 
 
-def make_anew(system: StreamContext) -> None:
+def make_anew(system: StreamContext, shards: int = 2) -> None:
     system.server.client.delete_stream(StreamName=system.stream)
     while system.stream in system.server.client.list_streams()["StreamNames"]:
         time.sleep(0.05)
     time.sleep(1.1)  # the stand-in gives streams of the same second the same sequence numbers
-    system.server.create(system.stream)
-    POOL.close_all()
+    system.server.create(system.stream, shards)
 
 
 def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
@@ -219,6 +223,32 @@ def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None
         SourceQuery(system).rest(list(log))
     rows = SourceQuery(system, failOnDataLoss="false").rest(log)
     assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_a_process_that_knew_a_stream_reads_the_one_that_was_made_anew(system: StreamContext) -> None:
+    """Its pages, iterators and hash keys are of the stream before."""
+
+    def rows() -> Rows:
+        source = KinesisSource.of(system.options())
+        parts = Planner(source).whole()
+        return [row for part in parts for page in read_slice(source, part, SCHEMA) for row in page.to_pylist()]
+
+    low, high = (next(key for key in map(str, range(99)) if hash_of(key) >> 127 == half) for half in (0, 1))
+    system.put([(low, packed([(low, b"0")]))])
+    assert numbers(rows()) == [0]
+    make_anew(system, shards=1)
+    system.put([(low, packed([(low, b"1"), (high, b"2")]))])
+    assert [numbers(rows()), numbers(rows())] == [[1, 2], [1, 2]]
+
+
+def test_a_retention_that_the_user_changes_holds_for_the_next_epoch(system: StreamContext) -> None:
+    stream = {"StreamName": system.stream}
+    system.server.client.increase_stream_retention_period(**stream, RetentionPeriodHours=48)
+    cursor = cursor_of(system)
+    assert cursor.client.retention == 48 * 3600
+    cursor.close()
+    system.server.client.decrease_stream_retention_period(**stream, RetentionPeriodHours=24)
+    assert cursor_of(system).client.retention == 24 * 3600
 
 
 def test_a_finished_shard_that_is_open_again_is_one_of_another_stream(system: StreamContext) -> None:

@@ -85,6 +85,7 @@ def test_the_keys_are_those_of_the_columns_and_random_without(target: PutContext
     [
         ({"data": "a", "key": ""}, "partition key must have 1 to 256 characters"),
         ({"data": "a", "key": "k" * 257}, "partition key must have 1 to 256 characters"),
+        ({"data": "a", "key": "😀" * 129}, "partition key must have 1 to 256 characters"),
         ({"data": "a", "key": None}, "partition key must have 1 to 256 characters; it is None"),
         ({"data": None, "key": "k"}, 'the column "data" is null'),
         ({"data": "x" * (1 << 20), "key": "k"}, "more than the 1048576 that a request may have"),
@@ -96,6 +97,14 @@ def test_a_row_that_cannot_be_put_is_a_bad_row(target: PutContext, row: dict[str
         write(KinesisSink, target.options(), rows, **COLUMNS)
     assert write(KinesisSink, target.options(), rows, **COLUMNS, errors="skip") == 1
     assert set(data(target)) <= {"good"}
+
+
+def test_a_hash_key_is_a_number_also_with_zeros_before_it_and_others_are_bad_rows(target: PutContext) -> None:
+    columns = {**COLUMNS, "explicitHashKeyColumn": "hash"}
+    hashes = ["0", "007", "0" * 39, str((1 << 128) - 1), "1" * 5000, "²", "\u0661", "+5", "", str(1 << 128)]
+    rows = pa.table({"data": [*"abcdefghij"], "key": ["k"] * 10, "hash": hashes})
+    assert write(KinesisSink, target.options(), rows, **columns, errors="skip") == 4
+    assert sorted(data(target)) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.soak

@@ -108,7 +108,9 @@ class CassandraClient:
     def rows(self, statement: str, *parameters: Any, **more: Any) -> list[dict[str, Any]]:
         """The rows of a short statement about the cluster, as the driver reads them."""
         with self.errors("the system's tables"):
-            prepared = self.prepare(statement)
+            if statement not in self._prepared:
+                self._prepared[statement] = self.prepare(statement)
+            prepared = self._prepared[statement]
             prepared.consistency_level = self.driver.ConsistencyLevel.ONE  # each node has tables of its own: no two know them
             return self.page(self.session.execute_async(prepared, parameters, **more)).rows()
 
@@ -140,11 +142,9 @@ class CassandraClient:
         return str(replicas[0].endpoint) if replicas else ""
 
     def prepare(self, statement: str) -> Any:
-        """A prepared statement, the same one for the same text."""
-        if statement not in self._prepared:
-            with self.errors("the statement"):
-                self._prepared[statement] = self.session.prepare(statement)
-        return self._prepared[statement]
+        """A prepared statement, with the types that its table has now: a user may have altered it, or made it anew."""
+        with self.errors("the statement"):
+            return self.session.prepare(statement)
 
     def hosts(self) -> list[Any]:
         """The nodes of the local datacenter, without those that are known to be down."""
@@ -226,6 +226,7 @@ class CassandraClient:
             "execution_profiles": {module.EXEC_PROFILE_DEFAULT: profile},
             "protocol_version": _PROTOCOL,
             "connect_timeout": _CONNECT_SECONDS,
+            "prepare_on_all_hosts": False,  # each task prepares, and a node that does not know a statement says so
             "schema_metadata_enabled": knows_replicas,
             "token_metadata_enabled": knows_replicas,
             "reconnection_policy": policies.ConstantReconnectionPolicy(1.0, max_attempts=None),

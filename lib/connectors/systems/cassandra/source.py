@@ -127,7 +127,7 @@ class CassandraSource(Source):
         written = {extra.name for extra in self.extras() if extra.is_time}
         try:
             columns = [(name, kind) for _, _, name, kind in prepared.result_metadata]
-            return [(name, _TIMESTAMP if name in written else arrow_type(kind)) for name, kind in columns]
+            return [(name, _times(arrow_type(kind)) if name in written else arrow_type(kind)) for name, kind in columns]
         except ValueError as unknown:
             raise Misconfigured(NAME, [Problem("columns", f"{unknown}; name the others in columns.")]) from None
 
@@ -182,6 +182,11 @@ class CassandraSource(Source):
 
     def reader(self, schema: pa.Schema) -> RowReader:
         return RowReader(self, schema)
+
+
+def _times(kind: pa.DataType) -> pa.DataType:
+    """The type of times of writing: of a collection each element has one."""
+    return pa.list_(_TIMESTAMP) if pa.types.is_list(kind) else _TIMESTAMP
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,8 @@ _BYTES_PER_SECOND: Final = 2 << 20
 """Bytes a second that the service gives out of a shard, to all that poll it; a larger page counts for the seconds after it."""
 _SHORT_PAUSE: Final = 0.25
 """So long a read waits for its next poll; after a longer pause the other shards of its reader come first."""
+_STALE: Final = ("ExpiredIterator", "ResourceNotFound", "InvalidArgument")
+"""What the service answers to an iterator that is too old, or of a stream that was deleted and made anew."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on with the oldest record"
 
 
@@ -165,6 +167,16 @@ class KinesisClient(AwsClient):
             shard.close()
         super().close()
 
+    def renew(self) -> None:
+        """Drops what may not hold any more: the user changes a retention, or deletes a stream and makes it anew."""
+        for name in ("retention", "_hash_keys"):
+            self.__dict__.pop(name, None)
+        for shard in self.shards.values():
+            if shard.subscription is None:
+                shard.lag = None  # how far behind it was in an earlier run
+            if shard.previous is not None and order(shard.previous[0])[0] < 0:
+                shard.previous = None  # a start without a sequence number is one of each stream of the name
+
     def call(self, method: str, **request: Any) -> Any:
         with self.errors(f"the stream {self.name}"):
             return getattr(self.client, method)(**request)
@@ -244,9 +256,7 @@ class KinesisCursor(Cursor):
 
     def open(self) -> None:
         self._client = POOL.take(client_key(self._values)) or KinesisClient(self._values)
-        for shard in self._client.shards.values():
-            if shard.subscription is None:
-                shard.lag = None  # how far behind it was in an earlier run
+        self._client.renew()
 
     def close(self) -> None:
         if self._client is not None:
@@ -337,7 +347,8 @@ class KinesisCursor(Cursor):
 
     def _poll(self, partition: str, shard: Shard, rows: int) -> Mapping[str, Any] | None:
         """An answer; ``None`` where the shard does not exist any more."""
-        if shard.iterator is None:
+        is_new = shard.iterator is None
+        if is_new:
             shard.iterator = self.iterator(partition, shard)
             if shard.iterator is None:
                 return None
@@ -347,9 +358,9 @@ class KinesisCursor(Cursor):
             )
         except Fatal as refused:
             shard.iterator = None
-            if "ExpiredIterator" not in str(refused):
+            if is_new or not any(code in str(refused) for code in _STALE):
                 raise
-            return self._poll(partition, shard, rows)  # with a new iterator
+            return self._poll(partition, shard, rows)
         return answer
 
     def iterator(self, partition: str, shard: Shard) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from ..aws import RECORD_OPTIONS, RecordSink, RecordWriter, aws_dataset
 from .source import STREAM
 
 _LONGEST_KEY: Final = 256
+_HASH: Final = re.compile("0{0,99}[0-9]{1,39}")
 _LARGEST_HASH: Final = 1 << 128
 
 
@@ -110,7 +112,7 @@ class KinesisWriter(RecordWriter):
 
 
 def _record(body: bytes, key: str | None) -> dict[str, Any] | Poison:
-    if not key or len(key) > _LONGEST_KEY:
+    if not key or len(key.encode("utf-16-le")) > 2 * _LONGEST_KEY:
         return Poison(f"the partition key must have 1 to {_LONGEST_KEY} characters; it is {key!r:.300}")
     return {"Data": body, "PartitionKey": key}
 
@@ -118,9 +120,9 @@ def _record(body: bytes, key: str | None) -> dict[str, Any] | Poison:
 def _with_hash(entry: dict[str, Any] | Poison, hash_key: str | None) -> dict[str, Any] | Poison:
     if isinstance(entry, Poison) or hash_key is None:
         return entry
-    if not hash_key.isdigit() or int(hash_key) >= _LARGEST_HASH:
+    if not _HASH.fullmatch(hash_key) or int(hash_key) >= _LARGEST_HASH:
         return Poison(f"the explicit hash key must be a whole number below 2^128; it is {hash_key!r:.300}")
-    return {**entry, "ExplicitHashKey": hash_key}
+    return {**entry, "ExplicitHashKey": str(int(hash_key))}  # the service refuses zeros before a number
 
 
 def _random_keys(count: int) -> list[str]:
