@@ -36,8 +36,7 @@ commitlog_directory: {folder}/commitlog
 saved_caches_directory: {folder}/saved_caches
 hints_directory: {folder}/hints
 cdc_raw_directory: {folder}/cdc
-commitlog_sync: periodic
-commitlog_sync_period: 10s
+commitlog_sync: batch
 commitlog_segment_size: 5MiB
 auto_snapshot: false
 memtable_allocation_type: heap_buffers
