@@ -199,6 +199,17 @@ class TestBuckets:
         with pytest.raises(Fatal, match=f'the column "k" .*(?s:{text}.*out of bucket)'):
             write(sink(tmp_path, bucket="{k}"), 0, pa.record_batch({"id": [1], "k": [value]}))
 
+    def test_values_that_are_too_long_together_are_refused_before_anything_is_recorded(self, tmp_path: Path) -> None:
+        files_sink = sink(tmp_path, bucket="{a}-{b}")
+        with pytest.raises(Fatal, match=r'the column "a" or "b" .* 401 bytes'):
+            write(files_sink, 0, pa.record_batch({"id": [1], "a": ["x" * 200], "b": ["y" * 200]}))
+        write(files_sink, 0, pa.record_batch({"id": [2], "a": ["x"], "b": ["y"]}))
+        assert by_folder(tmp_path) == {"x-y": [2]}
+
+    def test_the_name_that_stands_for_no_value_is_none_as_in_spark(self, tmp_path: Path) -> None:
+        write(sink(tmp_path, bucket="{k}"), 0, pa.record_batch({"id": [1], "k": [NULL]}))
+        assert by_folder(tmp_path) == {f"bucket={NULL}": [1]}
+
     @pytest.mark.parametrize("pattern", ["'_hidden='yyyy", "'../'yyyy", "'/abs/'yyyy", "'a/.b/'yyyy"])
     def test_a_bucket_that_hides_or_leaves_the_folder_is_refused(self, tmp_path: Path, pattern: str) -> None:
         with pytest.raises(Misconfigured, match=r"bucket .*must lie below"):

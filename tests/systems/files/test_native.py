@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import connectors
-from connectors.core import Batch, Misconfigured
+from connectors.core import Batch, Fatal, Misconfigured
 from connectors.spark.foreach_batch import ForeachBatch
 
 from ..reference_contexts import FilesContext
@@ -77,6 +77,11 @@ class TestBuckets:
         with pytest.raises(Misconfigured, match=r'(timeColumn|partitionBy) .*"when".*id, t'):
             write(spark.sql("SELECT 1 AS id, 2 AS t"), tmp_path, **options)
 
+    def test_values_that_are_too_long_together_are_refused_before_a_record(self, spark: Any, tmp_path: Path) -> None:
+        with pytest.raises(Fatal, match=r'the column "a" or "b" .* 401 bytes'):
+            write(spark.sql("SELECT 1 AS id, repeat('x', 200) AS a, repeat('y', 200) AS b"), tmp_path, bucket="{a}-{b}")
+        write(spark.sql("SELECT 2 AS id, 'x' AS a, 'y' AS b"), tmp_path, bucket="{a}-{b}")
+        assert by_folder(tmp_path, "id") == {"x-y": [2]}
 
     def test_columns_of_a_bucket_must_be_there_and_name_a_folder(self, spark: Any, tmp_path: Path) -> None:
         frame = spark.sql("SELECT 1 AS id, 0.5D AS share")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import struct
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
-from connectors.core import Misconfigured
+from connectors.core import ConnectorError, Misconfigured
 from connectors.systems.delta.database_table import reader_options
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.dialects import MySql, parse
@@ -19,6 +22,7 @@ from connectors.systems.jdbc.incremental.writers import refuse_replica, writers
 from connectors.testing.servers import MariaDbServer, MySqlServer
 from tests.servers import optional
 
+from ..batches import write
 from ..marks import STAGES, marked
 from .contexts import DatabaseContext, MySqlContext, MySqlRouted, MySqlTotals, PreparedMySqlContext
 from .test_suites import FewerKills
@@ -146,3 +150,64 @@ def test_a_transaction_that_has_only_read_is_known_when_it_has_written(database:
         assert writers(reader, None).remaining(watched.names) == watched.names != frozenset()
         other.commit()
         assert writers(reader, None).remaining(watched.names) == frozenset()
+
+
+@pytest.fixture
+def session(database: DatabaseContext) -> Any:
+    with contextlib.closing(database.connect()) as session:
+        yield session
+
+
+def test_the_client_of_a_log_is_no_writer(database: DatabaseContext, session: Any) -> None:
+    with contextlib.closing(JdbcSink.of(database.options()).dialect().open()) as replica:
+        with replica.cursor() as cursor:
+            cursor.execute("SET @master_binlog_checksum = 'CRC32'")
+        before = writers(session, None).names
+        replica._execute_command(0x1E, struct.pack("<HIIQIQ", 0, 999, 0, 4, 8, 0))  # as replicas with GTIDs ask for it
+        is_served = "SELECT 1 FROM information_schema.processlist WHERE command = 'Binlog Dump GTID'"
+        while not session.rows(is_served):
+            pass
+        assert writers(session, None).names == before
+
+
+def test_a_newer_row_stays_newer_when_its_time_loses_a_fraction(database: DatabaseContext) -> None:
+    database.run(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD at DATETIME")
+    upsert = {"operation": "upsert", "keyColumns": "id", "orderColumn": "at", "guarantee": "at-least-once"}
+    for number, tenths in enumerate([6, 9]):
+        at = pa.array([datetime.datetime(2024, 1, 1, 10, 0, 0, tenths * 100_000)], pa.timestamp("us", "UTC"))
+        row = pa.record_batch({"id": [1], "name": [f"0.{tenths}"], "at": at})
+        write(JdbcSink.of({**database.options(), **upsert}), row, number=number)
+    assert database.query(f"SELECT name, CAST(at AS CHAR) FROM {database.table}") == [("0.9", "2024-01-01 10:00:00")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "stored"),
+    [
+        ("INSERT INTO {table} VALUES (1, '100%')", "100%"),
+        ("INSERT INTO {table} VALUES (1, {{f}} * 1e0)", "0.12345699965953827"),
+    ],
+    ids=["without columns", "a number of 32 bits"],
+)
+def test_a_statement_has_its_own_text_and_exact_values(database: DatabaseContext, statement: str, stored: str) -> None:
+    options = {**database.options(), "statement": statement.format(table=database.table)}
+    write(JdbcSink.of(options), pa.record_batch({"f": pa.array([0.123456999], pa.float32())}))
+    assert [row["name"] for row in database.rows()] == [stored]
+
+
+def test_keys_of_a_table_in_latin_1_are_compared_almost_as_there(database: DatabaseContext) -> None:
+    text = "VARCHAR(100) CHARACTER SET latin1 COLLATE latin1_swedish_ci NOT NULL"
+    database.run(f"ALTER TABLE {database.table} MODIFY name {text}, ADD PRIMARY KEY (name)")
+    sink = JdbcSink.of({**database.options(), "operation": "upsert", "keyColumns": "name", "orderColumn": "id"})
+    write(sink, pa.record_batch({"id": [1, 2, 3], "name": ["Bar", "B\u00e4r", "BAR"]}))
+    write(sink, pa.record_batch({"id": [4], "name": ["b\u00e4R"]}), number=1)
+    assert sorted(database.rows(), key=lambda row: row["id"]) == [{"id": 3, "name": "BAR"}, {"id": 4, "name": "B\u00e4r"}]
+
+
+def test_a_row_that_is_larger_than_the_server_takes_is_no_outage(database: DatabaseContext, session: Any) -> None:
+    [(most,)] = session.rows("SELECT @@max_allowed_packet")
+    sink = JdbcSink.of(database.options())
+    database.run(f"ALTER TABLE {database.table} MODIFY name LONGTEXT")
+    with pytest.raises(ConnectorError, match=r"refuses a statement: .*max_allowed_packet of the server is"):
+        write(sink, pa.record_batch({"id": [1], "name": ["x" * most]}))
+    write(sink, pa.record_batch({"id": [2], "name": ["y" * (most // 2)]}))
+    assert database.query(f"SELECT id FROM {database.table}") == [(2,)]

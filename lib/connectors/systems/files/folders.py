@@ -58,7 +58,10 @@ class Bucket:
             return NO_BUCKET
         texts = names if self.has_time else [DatePattern(self._connector, self.pattern).shown(datetime.datetime.min), *names]
         values = {_VALUE + number: _visible(str(text)) for number, text in enumerate(texts[1:])}
-        return checked_bucket(self._connector, str(texts[0]).translate(values))
+        folder = checked_bucket(self._connector, str(texts[0]).translate(values))
+        for part in folder.split("/"):
+            _checked_name('" or "'.join(self.columns), part, "bucket")
+        return folder
 
 
 def _visible(folder: str) -> str:
@@ -124,7 +127,7 @@ def _bucket_columns(connector: str, values: Values, schema: pa.Schema) -> Iterat
     if bucket.has_time:
         yield _time_column(connector, values, time, schema.field(time).type, DatePattern(connector, bucket.pattern))
     for name in bucket.columns:
-        yield FolderColumn(name, lambda column: column, partial(_value, name))
+        yield FolderColumn(name, lambda column: column, lambda value: _text(value) or None)
 
 
 def check_bucket_columns(connector: str, time: str, bucket: Bucket, columns: Mapping[str, bool]) -> None:
@@ -155,20 +158,16 @@ def _partition(name: str, value: Any) -> str:
     return _checked_name(name, f"{escaped(name)}={_text(value) or NULL}", "partitionBy")
 
 
-def _value(name: str, value: Any) -> str | None:
-    text = _text(value)
-    return _checked_name(name, text, "bucket") if text else None
-
-
 def _text(value: Any) -> str:
-    """The escaped text of a value that names a folder; empty if there is none."""
-    return "" if value is None else escaped(str(value).lower() if isinstance(value, bool) else str(value))
+    """The escaped text of a value that names a folder; empty if there is none, or the name of none."""
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if text == NULL else escaped(text)
 
 
 def _checked_name(column: str, folder: str, option: str) -> str:
     if "\0" in folder or (length := len(folder.encode())) > LONGEST_NAME:
         text = "has a NUL" if "\0" in folder else f"makes a folder's name of {length} bytes; there is room for {LONGEST_NAME}"
-        way_out = f"nothing of this batch is recorded; cut the values of {column}, or leave it out of {option}"
+        way_out = f"nothing of this batch is recorded; cut its values, or leave it out of {option}"
         raise Fatal(f'a value of the column "{column}" {text}: {folder[:40]!r}', way_out=way_out)
     return folder
 

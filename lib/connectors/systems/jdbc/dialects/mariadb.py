@@ -27,6 +27,7 @@ _OUTAGES = {
     4031,
 }  # fmt: skip
 _LOCK_TIMEOUT = 1205
+_TOO_LARGE = 1153
 _BINARY_COLLATION = "utf8mb4_nopad_bin"
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _UNKNOWN = "XAER_NOTA"
@@ -69,6 +70,8 @@ class MariaDb(Dialect):
     row_id = "`connectors_row`"
     identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
     is_mysql = False
+    sql_mode = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
+    """Makes the server refuse values that do not fit."""
     session_settings: tuple[str, ...] = ()
     """More settings of each session."""
     plan_rows = 8
@@ -95,12 +98,26 @@ class MariaDb(Dialect):
             self._refuse_clear_text(raw)
         self._check_server(raw)
         with raw.cursor() as cursor:
-            strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
             wait = max(1, round(self.timeout))
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
-            settings = (f"sql_mode = '{strict}'", "default_storage_engine = 'InnoDB'", locks, *self.session_settings)
+            settings = (f"sql_mode = '{self.sql_mode}'", "default_storage_engine = 'InnoDB'", locks, *self.session_settings)
             cursor.execute(f"SET time_zone = '+00:00', {', '.join(settings)}")
+            cursor.execute("SELECT @@max_allowed_packet")
+            self._limit_statements(raw, *cursor.fetchone())
         return raw
+
+    def _limit_statements(self, raw: Any, most: int) -> None:
+        """Refuses larger statements, for which the server would end the session as in an outage."""
+        run = raw.query
+
+        def query(sql: str | bytes, **more: Any) -> Any:
+            text = sql.encode(raw.encoding) if isinstance(sql, str) else sql
+            if len(text) >= most:
+                reason = f"a row makes a statement of {len(text)} bytes; max_allowed_packet of the server is {most}"
+                raise self.module("pymysql").err.OperationalError(_TOO_LARGE, reason)
+            return run(text, **more)
+
+        raw.query = query
 
     def _tls(self) -> ssl.SSLContext | None:
         """The TLS that a session must use, from ``sslMode`` and ``serverSslCert``; ``None``: client and server decide."""
@@ -453,6 +470,7 @@ def _collation(name: str) -> str:
     """A column's collation for the character set of a stage, utf8mb4; ``""`` if it has no equal there."""
     if name.endswith("_bin") and not name.startswith("utf8mb4_"):
         return _BINARY_COLLATION if name.endswith("_nopad_bin") else "utf8mb4_bin"
+    name = "utf8mb4_swedish_ci" if name == "latin1_swedish_ci" else name  # almost: to that of a stage ä would be a
     return re.sub(r"^utf8(mb3)?_", "utf8mb4_", name) if name.startswith("utf8") else ""
 
 

@@ -28,6 +28,7 @@ class MySql(MariaDb):
     is_mysql = True
     ssl_modes = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", *MariaDb.ssl_modes)
     identifier = "VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_as_cs"  # to the others a blank at the end is nothing
+    sql_mode = f"{MariaDb.sql_mode},TIME_TRUNCATE_FRACTIONAL"  # else a stored time may be later than that of the next row
     session_settings = ("information_schema_stats_expiry = 0",)  # else what it tells of a table may be a day old
     plan_rows = 9
     rows_at_once = Dialect.rows_at_once
@@ -43,10 +44,12 @@ class MySql(MariaDb):
         self, connection: Connection, statement: Statement, values: Sequence[tuple[str, pa.DataType]]
     ) -> BoundStatement:
         super().bind(connection, statement, values)  # the server says what is wrong with it
-        return Dialect.bind(self, connection, statement, values)
+        exact = [(f"{value} * 1e0" if pa.types.is_float32(kind) else value, kind) for value, kind in values]  # not six digits
+        return Dialect.bind(self, connection, statement, exact)
 
     def run_for_rows(self, connection: Connection, text: str, select: str, count: int) -> None:
         """As in the base class, one by one: of several PyMySQL makes one INSERT."""
+        text = text if count else text % ()  # which PyMySQL does only with values
         for row in connection.rows(select):
             connection.execute(text, row[:count])
 

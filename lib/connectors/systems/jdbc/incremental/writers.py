@@ -210,7 +210,7 @@ AND pid IS DISTINCT FROM pg_backend_pid() AND relation >= 16384
 """
 _BUSY_SESSIONS: Final = (
     "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND command NOT IN "
-    "('Sleep', 'Daemon', 'Binlog Dump', 'Slave_IO', 'Slave_SQL', 'Slave_worker')"
+    "('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID', 'Slave_IO', 'Slave_SQL', 'Slave_worker')"
 )
 _TRANSACTIONS: Final = (
     "SELECT '{look}', CAST(trx_id AS CHAR), trx_mysql_thread_id, trx_mysql_thread_id = CONNECTION_ID(), trx_query "
