@@ -1,6 +1,6 @@
 """What each writer makes of the values that systems have no common form for: see lib/docs/values.md.
 
-Parquet, Cassandra, PostgreSQL and MariaDB are in ``files/test_same_content.py``, ``cassandra/test_types.py``,
+Parquet, Cassandra, PostgreSQL, MySQL and MariaDB are in ``files/test_same_content.py``, ``cassandra/test_types.py``,
 ``jdbc/test_operations.py`` and ``jdbc/test_bad_rows.py``, which need Spark or a server.
 """
 
@@ -191,7 +191,7 @@ def test_json_of_every_database() -> None:
     assert_shown(
         "`jdbc`, PostgreSQL", JSON_OF_JDBC["pair"], "numeric timestamptz microseconds as they are NULL bytea jsonb"
     )
-    assert_shown("`jdbc`, MariaDB", JSON_OF_JDBC["pair"], "DECIMAL DATETIME(6) UTC bad row NULL LONGBLOB text")
+    assert_shown("`jdbc`, MySQL, MariaDB", JSON_OF_JDBC["pair"], "DECIMAL DATETIME(6) UTC bad row NULL LONGBLOB text")
 
 
 def test_rows_of_sqlite(tmp_path: Path) -> None:

@@ -151,17 +151,21 @@ class MariaDb(Dialect):
             raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
     def _check_server(self, raw: Any) -> None:
-        """Refuses a server of the other kind: MariaDB and MySQL understand different statements."""
+        """Refuses a server of the other kind, which understands other statements, and a MySQL that is too old."""
         version = raw.get_server_info()
         if "mariadb" not in version.lower():  # a proxy may hide the name
             with raw.cursor() as cursor:
                 cursor.execute("SELECT version()")
                 [version] = cursor.fetchone()
         is_mariadb = "mariadb" in version.lower()
+        way_out = ""
         if is_mariadb == self.is_mysql:
+            way_out = f"Begin the URL with jdbc:{'mariadb' if is_mariadb else 'mysql'}://"
+        elif self.is_mysql and version.startswith("5."):
+            way_out = "MySQL must be 8.0 or later."
+        if way_out:
             raw.close()
-            scheme = "mariadb" if is_mariadb else "mysql"
-            text = f"names {self.address}, a server of version {version}. Begin the URL with jdbc:{scheme}://"
+            text = f"names {self.address}, a server of version {version}. {way_out}"
             raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
     def reading_cursor(self, raw: Any) -> Any:
