@@ -33,6 +33,7 @@ SAMPLES: list[tuple[str, str, Mapping[str, Any], list[tuple[str, str]]]] = [
     ("jdbc", "source", {**POSTGRESQL, "dbtable": "(select 1) t"}, []),
     ("jdbc", "sink", {**POSTGRESQL, "dbtable": "orders"}, [("postgres://db:5433", "shop.public.orders")]),
     ("jdbc", "sink", {"url": "jdbc:mariadb://db:3307/shop", "dbtable": "orders"}, [("mysql://db:3307", "shop.orders")]),
+    ("jdbc", "sink", {"url": "jdbc:mysql://db/shop", "dbtable": "orders"}, [("mysql://db:3306", "shop.orders")]),
     ("jdbc", "sink", {"url": "jdbc:sqlite:/data/shop.db", "dbtable": "orders"}, [("file", "/data/shop.db/orders")]),
     ("files", "source", {"path": "s3://bucket/orders/2026", "fileFormat": "json"}, [("s3://bucket", "orders/2026")]),
     ("files", "sink", {"path": "/data/orders"}, [("file", "/data/orders")]),

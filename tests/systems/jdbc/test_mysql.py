@@ -14,11 +14,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from connectors.core import ConnectorError, Misconfigured
+from connectors.core import ConnectorError, Entry, Misconfigured, Transient
 from connectors.systems.delta.database_table import reader_options
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.dialects import MySql, parse
+from connectors.systems.jdbc.dialects import Dialect, MySql, Table, parse
 from connectors.systems.jdbc.incremental.writers import refuse_replica, writers
+from connectors.systems.jdbc.ledger import TableLedger
+from connectors.testing import wait_until
 from connectors.testing.servers import MariaDbServer, MySqlServer
 from tests.servers import optional
 
@@ -211,3 +213,36 @@ def test_a_row_that_is_larger_than_the_server_takes_is_no_outage(database: Datab
         write(sink, pa.record_batch({"id": [1], "name": ["x" * most]}))
     write(sink, pa.record_batch({"id": [2], "name": ["y" * (most // 2)]}))
     assert database.query(f"SELECT id FROM {database.table}") == [(2,)]
+
+
+def test_a_session_that_falls_silent_in_a_transaction_ends(
+    database: DatabaseContext, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dialect, "idle_seconds", 1.0)
+    with contextlib.closing(database.connect()) as silent, contextlib.suppress(Transient), silent.transaction():
+        silent.execute(f"INSERT INTO {database.table} VALUES (1, 'row')")
+        [(number,)] = silent.rows("SELECT CONNECTION_ID()")
+        wait_until(lambda: not session.rows(f"SELECT 1 FROM information_schema.processlist WHERE id = {number}"), 30.0)
+    assert database.rows() == []
+
+
+def test_text_that_is_no_document_is_a_bad_row(database: DatabaseContext) -> None:
+    database.run(f"ALTER TABLE {database.table} MODIFY name JSON")
+    rows = pa.record_batch({"id": [1, 2], "name": ['{"a": 1}', "no document"]})
+    write(JdbcSink.of({**database.options(), "errors": "skip"}), rows)
+    assert database.query(f"SELECT id, CAST(name AS CHAR) FROM {database.table}") == [(1, '{"a": 1}')]
+
+
+def test_a_statement_that_the_server_refuses_is_told_at_the_start(database: DatabaseContext) -> None:
+    sink = JdbcSink.of({**database.options(), "statement": "INSERT INTO nowhere_at_all (id) VALUES ({id})"})
+    with pytest.raises(Misconfigured, match=r"statement +cannot be run: .*nowhere_at_all"):
+        sink.check_target(pa.schema([("id", pa.int64())]))
+
+
+def test_sinks_whose_names_differ_in_a_blank_are_two(database: DatabaseContext, session: Any) -> None:
+    table = Table("connectors_ledger", database.table.partition(".")[0])
+    for name in ("load", "load ", "Load"):
+        ledger = TableLedger(session.dialect, table, name)
+        ledger.make(session)
+        assert ledger.last(session, "query") is None, name
+        ledger.record(session, Entry("query", 1))
