@@ -48,6 +48,8 @@ def in_numbers(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if types.is_date32(kind) else kind
 
 
+PLAIN_TYPES: Final = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
+"""Spark's types of values that can be part of a name: no setting of the session alters their texts."""
 BOOLEAN: Final = ColumnType("a boolean column", types.is_boolean)
 TEXT: Final = ColumnType("a column of text", is_text)
 TEXT_OR_BINARY: Final = ColumnType("a column of text or binary", is_text, is_binary)

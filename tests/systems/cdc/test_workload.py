@@ -105,19 +105,14 @@ def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFix
 
 @pytest.mark.soak
 @pytest.mark.parametrize("without", [SNAPSHOTS, ALTERATIONS], ids=["without snapshots", "without new columns"])
-def test_many_rounds_of_mariadb(tmp_path: Path, without: frozenset[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "server"), [(MariaDbWorkload, MariaDbServer), (MySqlWorkload, MySqlServer)], ids=["mariadb", "mysql"]
+)
+def test_many_rounds_of_a_binary_log(
+    tmp_path: Path, without: frozenset[str], kind: type[MariaDbWorkload], server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Debezium notes the columns that a snapshot has seen for the binary log before it, too: both at once is not promised."""
-    workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches() - without)
-    with rounds_of(workload, tmp_path) as rounds:
-        rounds.run(min(30, ROUNDS))
-    with capsys.disabled():
-        print("", *rounds.report, sep="\n")
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("without", [SNAPSHOTS, ALTERATIONS], ids=["without snapshots", "without new columns"])
-def test_many_rounds_of_mysql(tmp_path: Path, without: frozenset[str], capsys: pytest.CaptureFixture[str]) -> None:
-    workload = MySqlWorkload(optional(MySqlServer), tmp_path, SEED, environment_switches() - without)
+    workload = kind(optional(server), tmp_path, SEED, environment_switches() - without)
     with rounds_of(workload, tmp_path) as rounds:
         rounds.run(min(30, ROUNDS))
     with capsys.disabled():

@@ -188,6 +188,10 @@ class TestOptions:
         with pytest.raises(Misconfigured, match="must tell when"):
             sink(tmp_path, bucket=f"'{'x' * 200}'yyyy")
 
+    def test_columns_in_the_bucket_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(Misconfigured, match=r"bucket +must have no columns for bucket.successFile; .* with shop"):
+            sink(tmp_path, bucket="{shop}/yyyy-MM-dd")
+
     @pytest.mark.parametrize("name", ["done", "_a/b", "_day=1", "_" * 256])
     def test_a_name_that_readers_take_for_rows_is_refused(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(Misconfigured, match=r"bucket.successFile +must begin with _"):

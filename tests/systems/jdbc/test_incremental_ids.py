@@ -1,4 +1,4 @@
-"""Ids that become visible late are read once: of prepared transactions over a restart, and of open ones in MariaDB."""
+"""Ids that become visible late are read once: of prepared transactions over a restart, and of open ones in MySQL."""
 
 from __future__ import annotations
 
@@ -25,20 +25,17 @@ from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.servers import PostgresServer
 from connectors.testing.source_suite import SourceQuery
 
-from .contexts import MariaDbContext, PostgresContext
+from .contexts import MariaDbContext, MySqlContext, PostgresContext
 from .incremental_writers import Schedule, Writer
 from .test_incremental_writers import BODY, Growing
 
 MARIADB_BODY = "id BIGINT AUTO_INCREMENT PRIMARY KEY, version BIGINT, changed DATETIME(6)"
 
 
-class InMariaDb(Growing):
-    database = type("Database", (MariaDbContext,), {"body": MARIADB_BODY})
-
-
-@pytest.fixture
-def mariadb(tmp_path: Path) -> Iterator[InMariaDb]:
-    with contextlib.closing(InMariaDb(tmp_path / "system")) as system:
+@pytest.fixture(params=[MariaDbContext, MySqlContext], ids=["mariadb", "mysql"])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Growing]:
+    database = type("Database", (request.param,), {"body": MARIADB_BODY})
+    with contextlib.closing(type("System", (Growing,), {"database": database})(tmp_path / "system")) as system:
         yield system
 
 
@@ -92,15 +89,15 @@ def test_no_query_of_the_catalog_is_compiled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_a_look_for_tables_of_mariadb_opens_none_of_other_schemas(mariadb: InMariaDb, many: bool) -> None:
-    run, schema = mariadb.target.run, f"other_{uuid.uuid4().hex[:8]}"
+def test_a_look_for_tables_opens_none_of_other_schemas(system: Growing, many: bool) -> None:
+    run, schema = system.target.run, f"other_{uuid.uuid4().hex[:8]}"
     run(f"CREATE DATABASE {schema}")
     try:
         for number in range(100):
             run(f"CREATE TABLE {schema}.t{number} (id int)")
-        with contextlib.closing(mariadb.target.connect()) as connection:
-            name = {"tables": mariadb.target.table} if many else {"dbtable": mariadb.target.table}
-            options = {**mariadb.options(), **name}
+        with contextlib.closing(system.target.connect()) as connection:
+            name = {"tables": system.target.table} if many else {"dbtable": system.target.table}
+            options = {**system.options(), **name}
             if many:
                 del options["dbtable"]
             values = JdbcSource.of(options, streaming=True).values
@@ -171,13 +168,13 @@ def test_a_hole_that_was_given_up_is_not_watched_for_a_transaction_that_a_restar
     assert holes.open("t", hole, Writers(renamed, renamed, renamed)) == []
 
 
-def test_mariadb_commits_ids_out_of_order_and_each_is_read_once(mariadb: InMariaDb) -> None:
-    table = mariadb.target.table
-    with contextlib.closing(mariadb.target.connect()) as first, contextlib.closing(mariadb.target.connect()) as second:
+def test_ids_are_committed_out_of_order_and_each_is_read_once(system: Growing) -> None:
+    table = system.target.table
+    with contextlib.closing(system.target.connect()) as first, contextlib.closing(system.target.connect()) as second:
         first.execute("BEGIN")
         insert(first, table)
         insert(second, table)
-        reading, log = SourceQuery(mariadb), list[Offset]()
+        reading, log = SourceQuery(system), list[Offset]()
         assert ids(reading, log) == [2]
         insert(second, table)
         assert ids(reading, log) == [3]
@@ -186,14 +183,14 @@ def test_mariadb_commits_ids_out_of_order_and_each_is_read_once(mariadb: InMaria
         reading.planner.close()
 
 
-def test_mariadb_reads_ids_of_a_prepared_transaction_whose_session_is_gone(mariadb: InMariaDb) -> None:
-    table, name = mariadb.target.table, f"'{uuid.uuid4().hex}'"
-    with contextlib.closing(mariadb.target.connect()) as other:
-        with contextlib.closing(mariadb.target.connect()) as writer:
+def test_ids_are_read_of_a_prepared_transaction_whose_session_is_gone(system: Growing) -> None:
+    table, name = system.target.table, f"'{uuid.uuid4().hex}'"
+    with contextlib.closing(system.target.connect()) as other:
+        with contextlib.closing(system.target.connect()) as writer:
             writer.execute(f"XA START {name}")
             insert(writer, table)
             insert(other, table)
-            reading, log = SourceQuery(mariadb), list[Offset]()
+            reading, log = SourceQuery(system), list[Offset]()
             assert ids(reading, log) == [2]
             writer.execute(f"XA END {name}")
             writer.execute(f"XA PREPARE {name}")
@@ -207,7 +204,7 @@ def test_mariadb_reads_ids_of_a_prepared_transaction_whose_session_is_gone(maria
 
 
 class InSessions(Schedule):
-    """Writers of MariaDB, which has no PREPARE of an ordinary transaction."""
+    """Writers of MySQL and MariaDB, which have no PREPARE of an ordinary transaction."""
 
     def insert(self, writer: Writer) -> None:
         rows = ", ".join(["(0, now(6))"] * self.chance.randint(1, 3))
@@ -220,31 +217,31 @@ class InSessions(Schedule):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_id_of_mariadb_is_read_once_whatever_the_order_of_commits(mariadb: InMariaDb, seed: int) -> None:
-    InSessions(mariadb, seed, updates=False).run(45)
+def test_every_id_is_read_once_whatever_the_order_of_commits(system: Growing, seed: int) -> None:
+    InSessions(system, seed, updates=False).run(45)
 
 
-def test_a_user_who_may_not_see_other_transactions_is_told_what_to_grant(mariadb: InMariaDb) -> None:
-    user, table = f"u{uuid.uuid4().hex[:12]}", mariadb.target.table
-    with contextlib.closing(JdbcSource.of({**mariadb.options(), "user": "root", "password": ""}).dialect().connect()) as root:
+def test_a_user_who_may_not_see_other_transactions_is_told_what_to_grant(system: Growing) -> None:
+    user, table = f"u{uuid.uuid4().hex[:12]}", system.target.table
+    with contextlib.closing(JdbcSource.of({**system.options(), "user": "root", "password": ""}).dialect().connect()) as root:
         root.execute(f"CREATE USER {user}@'%' IDENTIFIED BY 'x'")
         root.execute(f"GRANT ALL ON {table.split('.')[0]}.* TO {user}@'%'")
         root.execute(f"GRANT SELECT ON test.* TO {user}@'%'")
-    mariadb.mode = {**mariadb.mode, "user": user, "password": "x"}
-    insert_one(mariadb)
+    system.mode = {**system.mode, "user": user, "password": "x"}
+    insert_one(system)
     with pytest.raises(Misconfigured, match=r"user +may not see .* GRANT PROCESS .*singleWriter=true"):
-        ids(SourceQuery(mariadb), [])
-    assert ids(SourceQuery(mariadb, singleWriter="true"), []) == [1]
+        ids(SourceQuery(system), [])
+    assert ids(SourceQuery(system, singleWriter="true"), []) == [1]
 
 
-def insert_one(system: InMariaDb) -> None:
+def insert_one(system: Growing) -> None:
     with contextlib.closing(system.target.connect()) as connection:
         insert(connection, system.target.table)
 
 
-def test_single_writer_is_refused_where_rows_are_read_by_time(mariadb: InMariaDb) -> None:
+def test_single_writer_is_refused_where_rows_are_read_by_time(system: Growing) -> None:
     with pytest.raises(Misconfigured, match=r"singleWriter +has no use with incremental=timestamp"):
-        SourceQuery(mariadb, incremental="timestamp", timestampColumns="changed", incrementingColumn="", singleWriter="true")
+        SourceQuery(system, incremental="timestamp", timestampColumns="changed", incrementingColumn="", singleWriter="true")
 
 
 class Watching(Holes):

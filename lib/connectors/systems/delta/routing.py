@@ -12,7 +12,7 @@ from ...core import Batch, CommitRefused, Fatal, FrameCommitter, Misconfigured, 
 from ...core.datasets import Dataset
 from ...core.ledger import Entry, is_stream
 from ...formats.base import quoted
-from ...ground.columns import Template, template_columns
+from ...ground.columns import PLAIN_TYPES, Template, template_columns
 from ...ground.options import Int, Values
 from .sink import AppendSink, known_columns
 from .tables import LEDGER, TABLES, TablesCommitter, TablesSink, append, create, side_by_side
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TABLE: Final = "__connectors_table"
-_KINDS: Final = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
-"""The types of columns whose texts no setting of the session alters."""
 _NO_ROWS: Final[Mapping[str, int]] = {"": 0}
 """The plan of a batch without rows: a batch without a plan may have had some."""
 
@@ -132,9 +130,9 @@ class RoutingCommitter(TablesCommitter):
     def _check(self, frame: DataFrame, columns: list[str]) -> None:
         kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
         for name in columns:
-            if kinds.get(name) not in _KINDS:
-                text = f"{name} in {self._template} must be a column of {', '.join(_KINDS)}; it is {kinds.get(name)}. Cast it."
-                raise Misconfigured("connectors.delta", [Problem("path" if self.sink.values["path"] else "table", text)])
+            if kinds.get(name) not in PLAIN_TYPES:
+                text = f"{name} in {self._template} must be a column of {', '.join(PLAIN_TYPES)}; it is {kinds.get(name)}"
+                raise Misconfigured("connectors.delta", [Problem("path" if self.sink.values["path"] else "table", f"{text}. Cast it.")])
 
     def _check_number(self, spark: SparkSession, tables: Set[str]) -> None:
         if tables <= self._written:

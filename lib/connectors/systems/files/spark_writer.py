@@ -21,6 +21,7 @@ from ...core import Batch, Committable
 from ...core.folder import SinkFolder
 from ...core.sink import Offsets
 from ...formats.base import quoted
+from ...ground.columns import PLAIN_TYPES
 from ...storage.local import LocalStorage
 from .committer import begin
 from .folders import NULL, Bucket, check_bucket_columns, check_names
@@ -111,8 +112,6 @@ def _lines(stream: Any) -> int:
 
 
 _BUCKET = "__bucket"
-_KINDS = ("string", "boolean", "tinyint", "smallint", "int", "bigint", "date")
-"""The types of columns that may name a bucket."""
 _TIMES = "spark.sql.parquet.outputTimestampType"
 _TEXT_TIMES = {
     "timeZone": "UTC",
@@ -141,7 +140,8 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: O
     sizes = committed_files(folder, stage)
     folder.sync(sizes)
     files = sorted(map(PurePosixPath, sizes))
-    listed = [[str(file), _bucket(sink, file.relative_to(stage).parent), sizes[str(file)]] for file in files]
+    target = _target_folder(sink)
+    listed = [[str(file), target(file.relative_to(stage).parent), sizes[str(file)]] for file in files]
     rows = rows_of(folder, sizes, sink.values["fileFormat"], frame.sparkSession) - line_ends()
     data = {"attempt": attempt, "files": listed, "at": type(sink).clock(), **times()}
     return [Committable(rows, data | ({"offsets": offsets} if offsets else {}))]
@@ -175,7 +175,7 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
         check_names(f"connectors.{sink.name}", "partitionBy", values["partitionBy"], frame.columns)
         return frame, list(values["partitionBy"])
     bucket = Bucket(f"connectors.{sink.name}", values["bucket"])
-    kinds = {name: kind in _KINDS for name, kind in frame.dtypes}
+    kinds = {name: kind in PLAIN_TYPES for name, kind in frame.dtypes}
     check_bucket_columns(f"connectors.{sink.name}", values["bucket.timeColumn"], bucket, kinds)
     folders = [F.col(quoted(name)) for name in bucket.columns]
     if bucket.has_time:
@@ -219,12 +219,16 @@ def _options(sink: FilesSink) -> dict[str, str]:
     return options
 
 
-def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
-    """The target folder of a staged folder, of which each part of a bucket is a folder."""
+def _target_folder(sink: FilesSink) -> Callable[[PurePosixPath], str]:
+    """A function for the target folder of a staged folder, of which each part of a bucket is a folder."""
     if not sink.values["bucket"]:
-        return "" if folder == PurePosixPath() else folder.as_posix()
+        return lambda folder: "" if folder == PurePosixPath() else folder.as_posix()
     bucket = Bucket(f"connectors.{sink.name}", sink.values["bucket"])
-    names = [None if name == NULL else name for _, _, name in (part.partition("=") for part in folder.parts)]
-    if bucket.has_time and names[0]:
-        names[0] = unquote(names[0])  # whose slashes Spark has escaped
-    return bucket.folder(names)
+
+    def of_bucket(folder: PurePosixPath) -> str:
+        names = [None if name == NULL else name for _, _, name in (part.partition("=") for part in folder.parts)]
+        if bucket.has_time and names[0]:
+            names[0] = unquote(names[0])  # whose slashes Spark has escaped
+        return bucket.folder(names)
+
+    return of_bucket

@@ -123,7 +123,8 @@ def refuse_replica(connection: Connection, oids: Sequence[int], way_out: str) ->
     except Fatal as refused:
         if _NO_SELECT not in refused.message:
             raise
-        text = f"may not see whether the server is a replica; GRANT SELECT ON performance_schema.* TO that user, or {way_out}."
+        grants = "GRANT PROCESS ON *.* and SELECT ON performance_schema.* TO that user"
+        text = f"may not see whether the server is a replica; {grants}, or {way_out}."
         raise Misconfigured(NAME, [Problem("user", text)]) from None
     if found and found[0][0]:
         text = (
@@ -220,8 +221,8 @@ _NO_NUMBER: Final = 1 << 48
 """Above it MySQL has the numbers of transactions without a row yet: they get another one."""
 _CACHE_SECONDS: Final = 0.11
 _LOOK_SECONDS: Final = 30.0
-_DENIED: Final = "1227"
-_NO_SELECT: Final = "1142"
+_DENIED: Final = "(1227,"
+_NO_SELECT: Final = "(1142,"
 
 
 @dataclass(frozen=True)
