@@ -131,8 +131,9 @@ class RoutingCommitter(TablesCommitter):
         kinds = {field.name: field.dataType.simpleString() for field in frame.schema}
         for name in columns:
             if kinds.get(name) not in PLAIN_TYPES:
-                text = f"{name} in {self._template} must be a column of {', '.join(PLAIN_TYPES)}; it is {kinds.get(name)}"
-                raise Misconfigured("connectors.delta", [Problem("path" if self.sink.values["path"] else "table", f"{text}. Cast it.")])
+                option, types = "path" if self.sink.values["path"] else "table", ", ".join(PLAIN_TYPES)
+                text = f"{name} in {self._template} must be a column of {types}; it is {kinds.get(name)}. Cast it."
+                raise Misconfigured("connectors.delta", [Problem(option, text)])
 
     def _check_number(self, spark: SparkSession, tables: Set[str]) -> None:
         if tables <= self._written:
